@@ -1,0 +1,325 @@
+"""Logged transitions as validated columns, with every picture stored once.
+
+What the two flags mean at an episode's end (`.` False, `T` True):
+
+    row          0   1   2 | 3   4   5 | 6   7
+    episode      0   0   0 | 1   1   1 | 2   2   <- the log stops here
+    terminated   .   .   T | .   .   . | .   .
+    truncated    .   .   . | .   .   T | .   .
+    next row     1   2   - | 4   5   ? | 7   ?
+
+`-`  terminated: the world ended the episode. No value follows, so what comes next does not matter.
+`?`  truncated, or the log stops: only the recording ended. A value follows, so the next observation is needed.
+     Without `next_observations` nobody knows it: such a row stays in the data but is not `usable` for learning.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from apev.data import validate
+from apev.data.validate import DataError, ObservationsLike
+
+CHUNK_BYTES = 1 << 20  # pictures are hashed and compared in pieces that stay in the cache
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """N logged transitions. Make one with `Dataset.from_arrays` or `Dataset.load`, which check everything.
+
+    Columns keep their compact dtype (a uint8 one-hot stays uint8) and become float32 only when sampled; arrays that
+    already have the right dtype are not copied.
+    """
+
+    observations: dict[str, np.ndarray]  # vectors [N, D]; the picture column is an index [N] into `pictures`
+    actions: np.ndarray  # int64 [N], or float32 [N, A] when they are continuous
+    rewards: np.ndarray  # float32 [N]
+    terminated: np.ndarray  # bool [N]
+    truncated: np.ndarray  # bool [N]
+    episodes: np.ndarray  # int64 [N]: 0, 1, 2, ... in the order of the log
+    given_next: dict[str, np.ndarray] | None  # as logged; None: the following row
+    pictures: np.ndarray | None  # uint8 [P, H, W, C]
+    picture_key: str | None
+    num_actions: int | None  # None when actions are continuous
+    shared_pictures: bool  # every episode shows one picture throughout, so the picture is the context
+
+    @classmethod
+    def from_arrays(
+        cls,
+        observations: ObservationsLike,
+        actions: ArrayLike,
+        rewards: ArrayLike,
+        terminated: ArrayLike,
+        truncated: ArrayLike,
+        *,
+        next_observations: ObservationsLike | None = None,
+        pictures: Mapping[str, ArrayLike] | None = None,
+        episodes: ArrayLike | None = None,
+        num_actions: int | None = None,
+    ) -> Dataset:
+        """Check the columns of a log and store every picture once.
+
+        observations: [N, D] numbers, uint8 pictures [N, H, W, C], or a dict of them (at most one picture).
+        next_observations: the same after the step; None takes the following row of the same episode.
+        pictures: {key: uint8 [P, H, W, C]} when the column `key` already is an integer index into such a table.
+        episodes: an integer id a row; None starts a new episode after each terminated or truncated row.
+        num_actions: how many discrete actions there are; None takes the highest in the log plus one.
+        """
+        table_key, table = validate.picture_table(pictures)
+        now, labels = validate.observation_columns(observations, "observations")
+        after: dict[str, np.ndarray] = {}
+        after_labels: dict[str, str] = {}
+        if next_observations is not None:
+            after, after_labels = validate.observation_columns(next_observations, "next_observations")
+        flat = {labels[key]: array for key, array in now.items()}
+        flat |= {after_labels[key]: array for key, array in after.items()}
+        scalars = {"actions": actions, "rewards": rewards, "terminated": terminated, "truncated": truncated}
+        flat |= {name: validate.as_column(value, name) for name, value in scalars.items()}
+        if episodes is not None:
+            flat["episodes"] = validate.as_column(episodes, "episodes")
+        validate.check_lengths(flat)
+
+        if table_key is not None and table_key not in now:
+            fix = f"name the table after one of the observations: {list(now)}"
+            raise DataError(f"pictures/{table_key}", "no observation has this name", fix)
+        picture_key = table_key if table_key is not None else validate.picture_key_of(now)
+        now = validate.stored_columns(now, labels, picture_key, table)
+        if next_observations is not None:
+            after = validate.stored_columns(after, after_labels, picture_key, table)
+            validate.check_alike(now, after, after_labels)
+            after = {key: after[key] for key in now}
+        if picture_key is not None and table is None:
+            parts = [part[picture_key] for part in (now, after) if part]
+            table, indices = deduplicate(parts)
+            for part, index in zip((now, after), indices, strict=False):
+                part[picture_key] = index
+
+        stored_actions, action_count = validate.discrete_or_continuous(flat["actions"], num_actions)
+        ended = validate.flags(flat["terminated"], "terminated")
+        cut = validate.flags(flat["truncated"], "truncated")
+        numbers = validate.episode_numbers(flat.get("episodes"), ended, cut)
+        shared = picture_key is not None and _is_shared(now[picture_key], after.get(picture_key), numbers, ended)
+        if shared and after:  # the picture after a terminated step matters to nobody: one column serves both
+            after[str(picture_key)] = now[str(picture_key)]
+        return cls(
+            observations=now,
+            actions=stored_actions,
+            rewards=validate.rewards(flat["rewards"]),
+            terminated=ended,
+            truncated=cut,
+            episodes=numbers,
+            given_next=after or None,
+            pictures=table,
+            picture_key=picture_key,
+            num_actions=action_count,
+            shared_pictures=shared,
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Dataset:
+        """Read a file written by `save`, or an .npz with columns of these names (see `apev.data.io`)."""
+        from apev.data import io
+
+        return io.load(path)
+
+    def save(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
+        """Write one .npz; the file appears complete or not at all."""
+        from apev.data import io
+
+        io.save(self, path, compress=compress)
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def discrete(self) -> bool:
+        """Whether actions are integers."""
+        return self.num_actions is not None
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes, including an unfinished last one."""
+        return int(self.episodes[-1]) + 1
+
+    @property
+    def vector_keys(self) -> tuple[str, ...]:
+        """The observations that are vectors, in the order in which a batch concatenates them."""
+        return tuple(key for key in self.observations if key != self.picture_key)
+
+    @property
+    def vector_dim(self) -> int:
+        """Length of the concatenated vector; 0 when there is only a picture."""
+        return sum(self.observations[key].shape[1] for key in self.vector_keys)
+
+    @cached_property
+    def _last(self) -> np.ndarray:
+        """bool [N]: the last row of its episode."""
+        return np.append(self.episodes[1:] != self.episodes[:-1], True)
+
+    @cached_property
+    def next_rows(self) -> np.ndarray:
+        """int64 [N]: the following row of the same episode; a last row points at itself."""
+        return np.arange(len(self)) + ~self._last
+
+    @cached_property
+    def usable(self) -> np.ndarray:
+        """bool [N]: the rows one can learn from, i.e. those whose next observation is known or does not matter."""
+        if self.given_next is not None:
+            return np.ones(len(self), dtype=bool)
+        return ~self._last | self.terminated
+
+    @cached_property
+    def next_observations(self) -> dict[str, np.ndarray]:
+        """What each row's step led to. Where the log did not say, it is the following row, or itself at the end."""
+        if self.given_next is not None:
+            return self.given_next
+        return {key: column[self.next_rows] for key, column in self.observations.items()}
+
+    @cached_property
+    def group(self) -> np.ndarray:
+        """int64 [N]: the context of a row: its picture where episodes show one picture each, else its episode."""
+        return self.observations[str(self.picture_key)].astype(np.int64) if self.shared_pictures else self.episodes
+
+    @property
+    def num_groups(self) -> int:
+        """Groups are numbered below this. A picture that no row shows counts, but is never sampled."""
+        return len(self.pictures) if self.shared_pictures and self.pictures is not None else self.num_episodes
+
+    def episode_returns(self) -> np.ndarray:
+        """float64 [episodes]: the sum of the rewards, not discounted."""
+        return np.bincount(self.episodes, weights=self.rewards, minlength=self.num_episodes)
+
+    def split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
+        """(kept, held out): a random `fraction` of the groups is held out, with all their episodes.
+
+        Calibration needs contexts the members never trained on; held-out rows of a known picture would not do.
+        Both parts share the picture table, without a copy.
+        """
+        groups = np.unique(self.group)
+        if not 0 < fraction < 1:
+            raise ValueError(f"split: fraction is {fraction}. Fix: pass the share to hold out, between 0 and 1.")
+        if len(groups) < 2:
+            raise DataError("episodes", "there is only one group, so none can be held out", "log more episodes")
+        count = min(max(round(fraction * len(groups)), 1), len(groups) - 1)
+        chosen = np.random.default_rng(seed).choice(groups, size=count, replace=False)
+        held_out = np.isin(self.group, chosen)
+        return self._rows(~held_out), self._rows(held_out)
+
+    def _rows(self, keep: np.ndarray) -> Dataset:
+        """The part with these rows, which must be whole episodes."""
+        following = self.given_next
+        return replace(
+            self,
+            observations={key: column[keep] for key, column in self.observations.items()},
+            actions=self.actions[keep],
+            rewards=self.rewards[keep],
+            terminated=self.terminated[keep],
+            truncated=self.truncated[keep],
+            episodes=np.unique(self.episodes[keep], return_inverse=True)[1].astype(np.int64),
+            given_next=None if following is None else {key: column[keep] for key, column in following.items()},
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """What is in the data, as plain numbers and strings (fit for JSON)."""
+        quantiles = np.quantile(self.episode_returns(), [0, 0.25, 0.5, 0.75, 1]).tolist()
+        layout = {
+            key: f"{self.observations[key].dtype} [{self.observations[key].shape[1]}]" for key in self.vector_keys
+        }
+        if self.pictures is not None and self.picture_key is not None:
+            layout[self.picture_key] = f"{len(self.pictures)} pictures {list(self.pictures.shape[1:])}"
+        return {
+            "rows": len(self),
+            "usable_rows": int(self.usable.sum()),
+            "episodes": self.num_episodes,
+            "terminated": int(self.terminated.sum()),
+            "truncated": int(self.truncated.sum()),
+            "groups": len(np.unique(self.group)),
+            "group_is": "picture" if self.shared_pictures else "episode",
+            "observations": layout,
+            "actions": f"{self.num_actions} discrete" if self.discrete else f"{self.actions.shape[1]} continuous",
+            "returns": dict(zip(("min", "q25", "median", "q75", "max"), quantiles, strict=True)),
+        }
+
+    def __repr__(self) -> str:
+        facts = self.describe()
+        layout = ", ".join(f"{key}: {text}" for key, text in facts["observations"].items())
+        returns = " ".join(f"{name} {value:.4g}" for name, value in facts["returns"].items())
+        return (
+            f"Dataset({facts['rows']} rows ({facts['usable_rows']} usable), {facts['episodes']} episodes, "
+            f"{facts['groups']} {facts['group_is']} groups; {layout}; actions: {facts['actions']}; returns: {returns})"
+        )
+
+
+def _is_shared(
+    picture: np.ndarray, next_picture: np.ndarray | None, episodes: np.ndarray, terminated: np.ndarray
+) -> bool:
+    """Whether every episode shows one picture from its first to its last observation."""
+    firsts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))
+    constant = bool((picture == picture[firsts][episodes]).all())
+    return constant and (next_picture is None or bool(((next_picture == picture) | terminated).all()))
+
+
+def deduplicate(columns: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The distinct pictures of some columns [N, H, W, C], in order of appearance, and each column as an index.
+
+    Rows are grouped by a 64-bit hash and then compared byte for byte, so a collision costs time, never a wrong picture.
+    """
+    hashes = np.concatenate([hash_rows(column) for column in columns])
+    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    index, first = place[inverse], first[order]
+
+    table = np.empty((len(first), *columns[0].shape[1:]), dtype=np.uint8)
+    extra: dict[bytes, int] = {}
+    extra_rows: list[np.ndarray] = []
+    offset = 0
+    for column in columns:
+        here = (first >= offset) & (first < offset + len(column))
+        table[here] = column[first[here] - offset]
+        step = _rows_a_chunk(column)
+        for start in range(0, len(column), step):
+            chunk = column[start : start + step]
+            rows = slice(offset + start, offset + start + len(chunk))
+            differs = (table[index[rows]] != chunk).reshape(len(chunk), -1).any(axis=1)
+            for row in np.flatnonzero(differs):  # a hash collision: almost never
+                number = extra.setdefault(chunk[row].tobytes(), len(table) + len(extra))
+                if number == len(table) + len(extra_rows):
+                    extra_rows.append(chunk[row])
+                index[offset + start + row] = number
+        offset += len(column)
+    if extra_rows:
+        table = np.concatenate([table, np.stack(extra_rows)])
+    index = index.astype(np.int32 if len(table) <= 2**31 else np.int64)
+    return table, np.split(index, np.cumsum([len(column) for column in columns])[:-1])
+
+
+def _rows_a_chunk(images: np.ndarray) -> int:
+    return max(1, CHUNK_BYTES // int(np.prod(images.shape[1:])))
+
+
+def hash_rows(images: np.ndarray) -> np.ndarray:
+    """A 64-bit hash of each row's bytes: every 8-byte word is mixed with its place, then all are added up."""
+    size = int(np.prod(images.shape[1:]))
+    words = -(-size // 8)
+    place = np.random.default_rng(0).integers(2**64, size=words, dtype=np.uint64)
+    step = _rows_a_chunk(images)
+    padded = np.zeros((step, words * 8), dtype=np.uint8)
+    hashes = np.empty(len(images), dtype=np.uint64)
+    for start in range(0, len(images), step):
+        chunk = images[start : start + step]
+        padded[: len(chunk), :size] = chunk.reshape(len(chunk), size)
+        mixed = padded[: len(chunk)].view(np.uint64) + place
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+        hashes[start : start + len(chunk)] = mixed.sum(axis=1)
+    return hashes

@@ -1,0 +1,166 @@
+"""Batches drawn on the device: no loop over rows and no wait for the device in a step.
+
+Where every episode shows one picture, a batch is drawn by picture, so that its encoder runs once for many rows:
+
+    groups       g0            g1            ...   batch_groups of them, each equally likely
+    rows         r r r r ...   r r r r ...         per_group of each
+    pictures     one           one                 [batch_groups, C, H, W]
+
+Otherwise rows are drawn uniformly, `batch_size` of them. All draws are with replacement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from apev.data.batch import Batch, Observations
+from apev.data.dataset import Dataset
+from apev.data.validate import DataError
+
+DRAW = 2**62  # an integer draw this wide, modulo a group's size, is uniform for every purpose
+
+
+class Sampler:
+    """Random batches of the usable rows of a `Dataset`, the same on every run with the same seed."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch_groups: int = 32,
+        per_group: int = 16,
+        batch_size: int = 512,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+    ) -> None:
+        for name, value in (("batch_groups", batch_groups), ("per_group", per_group), ("batch_size", batch_size)):
+            if value < 1:
+                raise ValueError(f"Sampler: {name} is {value}. Fix: pass at least 1.")
+        usable = np.flatnonzero(dataset.usable)
+        if len(usable) == 0:
+            fix = "pass next_observations, or longer episodes"
+            raise DataError("next_observations", "no row has a known next observation", fix)
+        self.device = torch.device(device)
+        self.by_picture = dataset.shared_pictures
+        self.per_group = per_group
+        self.batch_groups = batch_groups
+        self.batch_size = batch_groups * per_group if self.by_picture else batch_size  # rows in a batch
+        self._generator = torch.Generator(device=self.device).manual_seed(seed)
+
+        self._vectors = [self._column(dataset.observations[key]) for key in dataset.vector_keys]
+        self._next_vectors, self._next_rows = self._vectors, None
+        self._pictures = self._picture = self._next_picture = None
+        if dataset.given_next is not None:
+            self._next_vectors = [self._column(dataset.given_next[key]) for key in dataset.vector_keys]
+        else:
+            self._next_rows = self._column(dataset.next_rows)
+        if dataset.pictures is not None and dataset.picture_key is not None:
+            # [P, H, W, C] seen as [P, C, H, W] is channels_last, what convolutions like best, without a copy
+            self._pictures = self._column(dataset.pictures)
+            self._picture = self._column(dataset.observations[dataset.picture_key])
+            if dataset.given_next is not None and not self.by_picture:
+                self._next_picture = self._column(dataset.given_next[dataset.picture_key])
+        self._actions = self._column(dataset.actions)
+        self._rewards = self._column(dataset.rewards)
+        self._terminated = self._column(dataset.terminated)
+        self._usable = self._column(dataset.usable)
+        self._group = self._column(dataset.group)
+
+        groups = dataset.group[usable]
+        self._rows = self._column(usable[np.argsort(groups, kind="stable")])  # usable rows, group by group
+        drawable, starts, counts = np.unique(np.sort(groups), return_index=True, return_counts=True)
+        self._groups, self._starts, self._counts = self._column(drawable), self._column(starts), self._column(counts)
+        self._repeat = torch.arange(batch_groups, device=self.device).repeat_interleave(per_group)
+
+    def sample(self) -> Batch:
+        """The next random batch."""
+        if not self.by_picture:
+            return self._gather(self._rows[self._draw(len(self._rows), self.batch_size)])
+        chosen = self._draw(len(self._groups), self.batch_groups)
+        offset = self._draw(DRAW, self.batch_groups, self.per_group) % self._counts[chosen, None]
+        rows = self._rows[(self._starts[chosen, None] + offset).flatten()]
+        table = self._shown(self._groups[chosen])  # the group of a shared picture is the picture
+        return self._assemble(rows, table, self._repeat, self._repeat)
+
+    def batch(self, rows: Tensor) -> Batch:
+        """The transitions of these rows, in this order; each distinct picture stands once in the table."""
+        rows = rows.to(self.device, torch.int64)
+        if rows.ndim != 1 or bool(((rows < 0) | (rows >= len(self._usable))).any()):
+            raise IndexError(
+                f"Sampler.batch: rows {tuple(rows.shape)} are not [B] within the data. "
+                f"Fix: pass numbers from 0 to {len(self._usable) - 1}."
+            )
+        if not bool(self._usable[rows].all()):
+            row = int(rows[~self._usable[rows]][0])
+            raise ValueError(f"Sampler.batch: row {row} has no next observation. Fix: pass rows where dataset.usable.")
+        if self._pictures is None or self._picture is None:
+            return self._assemble(rows, None, None, None)
+        both = torch.cat([self._picture[rows], self._following_picture(rows)])
+        distinct, place = torch.unique(both, return_inverse=True)
+        return self._assemble(rows, self._shown(distinct), place[: len(rows)], place[len(rows) :])
+
+    def iterate(self, batch_size: int) -> Iterator[Batch]:
+        """Every usable row once, in the order of the log."""
+        if batch_size < 1:
+            raise ValueError(f"Sampler.iterate: batch_size is {batch_size}. Fix: pass at least 1.")
+        for rows in self._usable.nonzero().flatten().split(batch_size):
+            yield self.batch(rows)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that the coming batches depend on: uint8, as checkpoints store it."""
+        return {"generator": self._generator.get_state().clone()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+        if "generator" not in state:
+            raise KeyError(f"Sampler state has keys {sorted(state)}. Fix: pass what Sampler.state_dict() returned.")
+        self._generator.set_state(state["generator"].to("cpu", torch.uint8).clone())
+
+    def _column(self, array: np.ndarray) -> Tensor:
+        """The column on the device in its own dtype; on the CPU it shares memory with the data set."""
+        return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
+
+    def _draw(self, high: int, *shape: int) -> Tensor:
+        return torch.randint(high, shape, generator=self._generator, device=self.device)
+
+    def _shown(self, index: Tensor) -> Tensor:
+        """[P, C, H, W] uint8 in channels_last memory."""
+        assert self._pictures is not None
+        return self._pictures[index].permute(0, 3, 1, 2)
+
+    def _following_picture(self, rows: Tensor) -> Tensor:
+        assert self._picture is not None
+        if self._next_picture is not None:
+            return self._next_picture[rows]
+        return self._picture[rows if self._next_rows is None else self._next_rows[rows]]
+
+    def _gather(self, rows: Tensor) -> Batch:
+        """A batch whose table holds the pictures of the rows, then those after the step; nothing waits for a count."""
+        if self._picture is None:
+            return self._assemble(rows, None, None, None)
+        table = self._shown(torch.cat([self._picture[rows], self._following_picture(rows)]))
+        place = torch.arange(2 * len(rows), device=self.device)
+        return self._assemble(rows, table, place[: len(rows)], place[len(rows) :])
+
+    def _assemble(
+        self, rows: Tensor, pictures: Tensor | None, picture: Tensor | None, next_picture: Tensor | None
+    ) -> Batch:
+        next_rows = rows if self._next_rows is None else self._next_rows[rows]
+        return Batch(
+            obs=Observations(self._concatenated(self._vectors, rows), pictures, picture),
+            action=self._actions[rows],
+            reward=self._rewards[rows],
+            next_obs=Observations(self._concatenated(self._next_vectors, next_rows), pictures, next_picture),
+            terminated=self._terminated[rows].float(),
+            group=self._group[rows],
+        )
+
+    def _concatenated(self, columns: list[Tensor], rows: Tensor) -> Tensor:
+        """[B, D] float32; D = 0 when there is only a picture."""
+        if not columns:
+            return torch.zeros(len(rows), 0, device=self.device)
+        return torch.cat([column[rows].float() for column in columns], dim=1)
