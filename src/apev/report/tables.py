@@ -1,0 +1,203 @@
+"""From episode records to tables: what `summary.json` says, and how a terminal or a README shows it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from apev.report.statistics import success_interval
+
+Record = Mapping[str, Any]
+
+# Table order, and what people read instead of the names in the files. Other policies follow under their raw name.
+POLICY_NAMES = {
+    "oracle": "Oracle",
+    "ape-v": "APE-V",
+    "ape-v-printed": "APE-V as printed",
+    "ape-v-eval-only": "APE-V, eval only",
+    "random-member": "Random member",
+    "random-member-step": "Random member a step",
+    "average": "Average ensemble",
+    "single": "Single network",
+    "lcb": "LCB ensemble",
+}
+
+
+def display_name(policy: str) -> str:
+    """The name people read; a policy we don't know keeps its own."""
+    return POLICY_NAMES.get(policy, policy)
+
+
+def table_order(policies: Iterable[str]) -> list[str]:
+    """Known policies in the order of the paper's comparison, then the others as they came."""
+    found = list(dict.fromkeys(policies))
+    return [p for p in POLICY_NAMES if p in found] + [p for p in found if p not in POLICY_NAMES]
+
+
+def summarise(episodes: Iterable[Record]) -> dict[str, dict[str, Any]]:
+    """The "policies" part of `summary.json`: success with its interval, mean length and return, stalled share."""
+    by_policy = _by_policy(episodes)
+    summary: dict[str, dict[str, Any]] = {}
+    for policy in table_order(by_policy):
+        rows = by_policy[policy]
+        success, interval = _success(rows)
+        summary[policy] = {
+            "success": success,
+            "ci95": interval,
+            "episodes": len(rows),
+            "mean_length": float(np.mean([r["length"] for r in rows])),
+            "mean_return": float(np.mean([r["return"] for r in rows])),
+            "stalled": float(np.mean([bool(r.get("stalled", False)) for r in rows])),
+            "seeds": len({r["seed"] for r in rows}),
+        }
+    return summary
+
+
+def success_by_members_correct(episodes: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
+    """Success of each policy where exactly c of its members point at the right door (the paper's figure).
+
+    Policies without members (`members_correct` is null) are left out, and so are counts that never occurred.
+    """
+    by_policy = _by_policy(r for r in episodes if r.get("members_correct") is not None)
+    result: dict[str, list[dict[str, Any]]] = {}
+    for policy in table_order(by_policy):
+        groups: dict[int, list[Record]] = {}
+        for row in by_policy[policy]:
+            groups.setdefault(int(row["members_correct"]), []).append(row)
+        result[policy] = []
+        for correct, rows in sorted(groups.items()):
+            success, interval = _success(rows)
+            result[policy].append({"correct": correct, "success": success, "ci95": interval, "episodes": len(rows)})
+    return result
+
+
+def paired_values(episodes: Iterable[Record], policy: str, field: str = "success") -> dict[tuple[int, int], float]:
+    """Mean of `field` for each (seed, picture) of one policy: what `paired_difference` takes."""
+    values: dict[tuple[int, int], list[float]] = {}
+    for row in episodes:
+        if row["policy"] == policy:
+            values.setdefault((int(row["seed"]), int(row["picture"])), []).append(float(row[field]))
+    return {key: float(np.mean(v)) for key, v in values.items()}
+
+
+def print_table(summary: Record, console: Console | None = None) -> None:
+    """Print the table of `summary.json` to the terminal."""
+    table = Table(title=str(summary.get("title", "")) or None, header_style="bold")
+    table.add_column("policy", no_wrap=True)
+    for column in ("success", "95% interval", "mean steps", "stalled", "episodes"):
+        table.add_column(column, justify="right")
+    for policy, cells in _rows(summary):
+        table.add_row(display_name(policy), *cells, style="bold" if policy == "ape-v" else None)
+    (console or Console()).print(table)
+
+
+def markdown_table(summary: Record) -> str:
+    """The same table for a README."""
+    lines = ["| policy | success | 95% interval | mean steps | stalled | episodes |", "|---|--:|--:|--:|--:|--:|"]
+    lines += ["| " + " | ".join([display_name(policy), *cells]) + " |" for policy, cells in _rows(summary)]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything a results folder holds; what it lacks is empty or None."""
+
+    folder: Path
+    summary: dict[str, Any]
+    episodes: list[dict[str, Any]]
+    curves: list[dict[str, Any]]
+    replays: dict[str, Any] | None
+
+
+def read_folder(folder: str | Path) -> Results:
+    """Read a results folder. `summary.json` is remade from the episodes when only they are there."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder; `apev demo --out {folder}` makes one")
+    episodes = _read_optional(folder, "episodes.jsonl")
+    path = folder / "summary.json"
+    if path.is_file():
+        summary = _read_json(path)
+        if not isinstance(summary, dict) or not isinstance(summary.get("policies"), dict):
+            raise ValueError(f'{path} has no "policies"; delete it to have it remade from episodes.jsonl')
+    elif episodes:
+        summary = {"title": folder.resolve().name, "policies": summarise(episodes), "meta": {}}
+    else:
+        raise FileNotFoundError(
+            f"{folder} holds neither summary.json nor episodes.jsonl: not a results folder; "
+            "`apev demo` and `apev reproduce` write one"
+        )
+    replays = _read_json(folder / "replays.json") if (folder / "replays.json").is_file() else None
+    return Results(folder, summary, episodes, _read_optional(folder, "curves.jsonl"), replays)
+
+
+def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
+    """One dict a line, from a plain or gzipped (`.gz`) file."""
+    path = Path(path)
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+        return list(_parse(lines, path))
+
+
+def _parse(lines: Iterable[str], path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{path}, line {number}: not JSON ({error.msg}); a cut-off last line can be deleted"
+            ) from None
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}, line {number}: expected an object, got {type(row).__name__}")
+        yield row
+
+
+def _read_optional(folder: Path, name: str) -> list[dict[str, Any]]:
+    found = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+    return read_jsonl(found) if found else []
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON (line {error.lineno}: {error.msg}); make it again") from None
+
+
+def _by_policy(episodes: Iterable[Record]) -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = {}
+    for row in episodes:
+        groups.setdefault(str(row["policy"]), []).append(row)
+    return groups
+
+
+def _success(rows: list[Record]) -> tuple[float, list[float]]:
+    """Success rate and its 95% interval, from each seed's outcomes and photographs."""
+    by_seed: dict[int, list[Record]] = {}
+    for row in rows:
+        by_seed.setdefault(int(row["seed"]), []).append(row)
+    outcomes = [[float(r["success"]) for r in seed] for seed in by_seed.values()]
+    pictures = None
+    if all(r.get("picture") is not None for r in rows):
+        pictures = [[int(r["picture"]) for r in seed] for seed in by_seed.values()]
+    low, high = success_interval(outcomes, pictures)
+    return float(np.mean([float(r["success"]) for r in rows])), [low, high]
+
+
+def _rows(summary: Record) -> Iterator[tuple[str, list[str]]]:
+    policies = summary["policies"]
+    for policy in table_order(policies):
+        p = policies[policy]
+        low, high = p["ci95"]
+        steps = f"{p['mean_length']:.1f}" if "mean_length" in p else ""
+        stalled = f"{p['stalled']:.1%}" if "stalled" in p else ""
+        yield policy, [f"{p['success']:.3f}", f"{low:.3f} – {high:.3f}", steps, stalled, f"{p['episodes']:,}"]
