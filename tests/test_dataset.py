@@ -187,9 +187,7 @@ def test_a_picture_that_changes_is_no_group_except_after_termination() -> None:
     index = np.array([0, 0, 0, 1, 1, 1, 0, 0])
 
     def build(after: np.ndarray) -> Dataset:
-        return Dataset.from_arrays(
-            **columns(observations={"i": index}, next_observations={"i": after}, pictures={"i": table})
-        )
+        return Dataset.from_arrays(**columns(observations={"i": index}, next_observations={"i": after}, pictures={"i": table}))
 
     blank = index.copy()
     blank[2] = 2  # row 2 terminates: what follows does not matter
@@ -321,10 +319,7 @@ def test_a_mistake_names_column_row_and_fix(name: str) -> None:
 def test_the_message_reads_as_a_sentence() -> None:
     with pytest.raises(DataError) as caught:
         Dataset.from_arrays(**with_value("rewards", 5, np.nan))
-    assert (
-        str(caught.value)
-        == "rewards, row 5: value is NaN. Fix: drop the row or repair the log (np.isfinite finds them)."
-    )
+    assert str(caught.value) == "rewards, row 5: value is NaN. Fix: drop the row or repair the log (np.isfinite finds them)."
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -282,7 +282,7 @@ def test_the_behaviour_tries_doors_often_and_in_no_preferred_order(images: Image
 
 
 def test_without_noise_every_step_has_a_purpose(images: ImageSet) -> None:
-    quiet = collect(images, Room(), 1, seed=0, noise=0.0, target="untried")
+    quiet = collect(images, Room(), 1, seed=0, noise=0.0, rattle=0.0, wander=0.0, target="untried")
     assert quiet["terminated"].sum() == 1000  # four doors fit into the horizon
     room, position = Room(), quiet["observations"]["position"]
     pushed = room.door_tried(position[:, :9].argmax(1), position[:, 9:].argmax(1), quiet["actions"])
@@ -303,9 +303,7 @@ def test_the_same_seed_logs_the_same_data(images: ImageSet, columns: dict[str, A
 
 
 def test_twenty_thousand_images_take_seconds(images: ImageSet) -> None:
-    many = ImageSet(
-        np.zeros((20_000, 32, 32, 3), np.uint8), np.arange(20_000) % 4, images.test_images, images.test_labels
-    )
+    many = ImageSet(np.zeros((20_000, 32, 32, 3), np.uint8), np.arange(20_000) % 4, images.test_images, images.test_labels)
     start = time.perf_counter()
     assert collect(many, Room(), 2, seed=0)["episodes"][-1] == 39_999
     assert time.perf_counter() - start < 20  # under 2 s on a free core

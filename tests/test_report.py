@@ -64,9 +64,7 @@ def test_tables_show_every_policy_in_order():
     print_table(summary, Console(file=text, width=110))
     markdown = markdown_table(summary)
     for shown in (text.getvalue(), markdown):
-        places = [
-            shown.index(n) for n in ("Oracle", "APE-V ", "eval only", "Random member", "Average", "Single", "LCB")
-        ]
+        places = [shown.index(n) for n in ("Oracle", "APE-V ", "eval only", "Random member", "Average", "Single", "LCB")]
         assert places == sorted(places)
         assert f"{summary['policies']['ape-v']['success']:.3f}" in shown
     assert len({line.count("|") for line in markdown.strip().splitlines()}) == 1

@@ -1,8 +1,8 @@
-"""Logged data: validated columns, files without pickle, and batches sampled on the device."""
+"""Logged data: validated columns, pictures stored once, batches drawn on the device."""
 
-from apev.data.batch import Batch, Observations
+from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.data.sampler import Sampler
 from apev.data.validate import DataError
 
-__all__ = ["Batch", "DataError", "Dataset", "Observations", "Sampler"]
+__all__ = ["Batch", "DataError", "Dataset", "Layout", "Observations", "Sampler"]

@@ -8,9 +8,16 @@ Fifty steps in front of one photograph are one picture and fifty indices, so an 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from apev.data.dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -32,3 +39,71 @@ class Batch:
     next_obs: Observations
     terminated: Tensor  # [B] float32: 1 where the episode really ended (a time limit does not count)
     group: Tensor  # [B] int64: the context (picture or episode) a transition belongs to
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How observations and actions look: enough to build the networks and to read what an environment sends."""
+
+    vectors: tuple[tuple[str, int], ...]  # (key, width), in the order they are joined
+    picture: str | None  # the key of the picture
+    picture_shape: tuple[int, int, int] | None  # C, H, W
+    num_actions: int
+    bare: bool = False  # observations are one array, not a dict
+
+    @property
+    def vector_dim(self) -> int:
+        """Width of all vectors joined."""
+        return sum(width for _, width in self.vectors)
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Layout:
+        """The layout of a data set with discrete actions."""
+        if dataset.num_actions is None:
+            raise ValueError("these agents choose among discrete actions. Fix: give integer actions [N].")
+        shape = None if dataset.pictures is None else dataset.pictures.shape[1:]
+        return cls(
+            vectors=tuple((key, dataset.observations[key].shape[1]) for key in dataset.vector_keys),
+            picture=dataset.picture_key,
+            picture_shape=None if shape is None else (shape[2], shape[0], shape[1]),
+            num_actions=dataset.num_actions,
+            bare=list(dataset.observations) == ["observation"],
+        )
+
+    def read(self, obs: Any, pictures: Tensor | None = None, device: torch.device | str = "cpu") -> Observations:
+        """A batch of raw observations, as Gymnasium's vector environments give them.
+
+        With a table `pictures` ([P, C, H, W]) the picture column holds indices into it instead of pixels.
+        """
+        columns = {"observation": obs} if self.bare else obs
+        if not isinstance(columns, Mapping):
+            raise TypeError(f"this policy reads a dict with {self.keys}, got {type(obs).__name__}.")
+        missing = [key for key in self.keys if key not in columns]
+        if missing:
+            raise KeyError(f"observation lacks {missing}; it has {sorted(columns)}.")
+        parts = []
+        for key, width in self.vectors:
+            part = torch.as_tensor(np.asarray(columns[key]), device=device).float()
+            parts.append(part.reshape(len(part), -1))
+            if parts[-1].shape[1] != width:
+                raise ValueError(f"observation {key!r} has width {parts[-1].shape[1]}, the training data had {width}.")
+        if self.picture is None:
+            return Observations(torch.cat(parts, 1))
+        shown = torch.as_tensor(np.asarray(columns[self.picture]), device=device)
+        if pictures is None:
+            shown = shown[..., None] if shown.ndim == 3 else shown
+            pictures, index = shown.permute(0, 3, 1, 2), torch.arange(len(shown), device=device)
+            if pictures.shape[1:] != self.picture_shape:
+                raise ValueError(
+                    f"picture {self.picture!r} has shape {tuple(shown.shape[1:])}, height, width and channels must be "
+                    f"those of the training data: C, H, W = {self.picture_shape}."
+                )
+        else:
+            index = shown.long()
+        vector = torch.cat(parts, 1) if parts else torch.zeros(len(index), 0, device=device)
+        return Observations(vector, pictures, index)
+
+    @property
+    def keys(self) -> list[str]:
+        """Every key an observation must have."""
+        return [key for key, _ in self.vectors] + ([self.picture] if self.picture else [])

@@ -229,9 +229,7 @@ class Dataset:
     def describe(self) -> dict[str, Any]:
         """What is in the data, as plain numbers and strings (fit for JSON)."""
         quantiles = np.quantile(self.episode_returns(), [0, 0.25, 0.5, 0.75, 1]).tolist()
-        layout = {
-            key: f"{self.observations[key].dtype} [{self.observations[key].shape[1]}]" for key in self.vector_keys
-        }
+        layout = {key: f"{self.observations[key].dtype} [{self.observations[key].shape[1]}]" for key in self.vector_keys}
         if self.pictures is not None and self.picture_key is not None:
             layout[self.picture_key] = f"{len(self.pictures)} pictures {list(self.pictures.shape[1:])}"
         return {
@@ -257,9 +255,7 @@ class Dataset:
         )
 
 
-def _is_shared(
-    picture: np.ndarray, next_picture: np.ndarray | None, episodes: np.ndarray, terminated: np.ndarray
-) -> bool:
+def _is_shared(picture: np.ndarray, next_picture: np.ndarray | None, episodes: np.ndarray, terminated: np.ndarray) -> bool:
     """Whether every episode shows one picture from its first to its last observation."""
     firsts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))
     constant = bool((picture == picture[firsts][episodes]).all())

@@ -122,9 +122,7 @@ def _header_num_actions(source: Path, columns: dict[str, np.ndarray]) -> int | N
         fix = f"write the file again with Dataset.save, or remove the entry {HEADER}"
         raise DataError(HEADER, f"the header of {source.name} is damaged", fix) from error
     if header.get("format") != FORMAT or version > VERSION:
-        problem = (
-            f"{source.name} has format {header.get('format')!r} version {version}; this apev reads {FORMAT} {VERSION}"
-        )
+        problem = f"{source.name} has format {header.get('format')!r} version {version}; this apev reads {FORMAT} {VERSION}"
         raise DataError(HEADER, problem, "upgrade apev, or write the file again with this version")
     return num_actions
 
@@ -151,9 +149,7 @@ def _check_present(source: Path, columns: Mapping[str, np.ndarray]) -> None:
     flags = [name for name in ("terminated", "truncated") if name not in columns]
     merged = next((name for name in ("dones", "done") if name in columns), None)
     if flags and merged is not None:
-        problem = (
-            f"{source.name} merges termination and truncation, which mean opposite things for the value that follows"
-        )
+        problem = f"{source.name} merges termination and truncation, which mean opposite things for the value that follows"
         fix = (
             "save two columns: terminated (the world ended the episode) and truncated (only a clock did); "
             "where no time limit was ever reached: terminated=dones, truncated=np.zeros_like(dones)"

@@ -146,9 +146,7 @@ class Sampler:
         place = torch.arange(2 * len(rows), device=self.device)
         return self._assemble(rows, table, place[: len(rows)], place[len(rows) :])
 
-    def _assemble(
-        self, rows: Tensor, pictures: Tensor | None, picture: Tensor | None, next_picture: Tensor | None
-    ) -> Batch:
+    def _assemble(self, rows: Tensor, pictures: Tensor | None, picture: Tensor | None, next_picture: Tensor | None) -> Batch:
         next_rows = rows if self._next_rows is None else self._next_rows[rows]
         return Batch(
             obs=Observations(self._concatenated(self._vectors, rows), pictures, picture),

@@ -175,9 +175,7 @@ def images(array: np.ndarray, column: str) -> np.ndarray:
         fix = "pictures are [N, H, W, C] or [N, H, W]; vectors are [N, D]: array.reshape(N, -1)"
         raise DataError(column, f"shape is {array.shape}", fix)
     if array.dtype != np.uint8:
-        fix = (
-            "store pixels 0..255: (array * 255).round().astype(np.uint8) if they are 0..1; for a vector reshape(N, -1)"
-        )
+        fix = "store pixels 0..255: (array * 255).round().astype(np.uint8) if they are 0..1; for a vector reshape(N, -1)"
         raise DataError(column, f"is a picture of dtype {array.dtype}, not uint8", fix)
     if array.ndim == 3:
         array = array[..., None]
@@ -201,9 +199,7 @@ def picture_index(array: np.ndarray, column: str, count: int) -> np.ndarray:
     return np.ascontiguousarray(index.astype(np.int32 if count <= 2**31 else np.int64))
 
 
-def check_alike(
-    given: Mapping[str, np.ndarray], following: Mapping[str, np.ndarray], labels: Mapping[str, str]
-) -> None:
+def check_alike(given: Mapping[str, np.ndarray], following: Mapping[str, np.ndarray], labels: Mapping[str, str]) -> None:
     """`next_observations` has the keys and shapes of `observations`."""
     if set(given) != set(following):
         fix = "give both the same keys"
@@ -275,9 +271,7 @@ def picture_key_of(columns: Mapping[str, np.ndarray]) -> str | None:
     keys = [key for key, array in columns.items() if array.ndim > 2]
     if len(keys) > 1:
         fix = "stack them along the channels into one picture, or reshape the small ones to vectors [N, D]"
-        raise DataError(
-            f"observations/{keys[1]}", f"{len(keys)} pictures ({', '.join(keys)}), at most one is read", fix
-        )
+        raise DataError(f"observations/{keys[1]}", f"{len(keys)} pictures ({', '.join(keys)}), at most one is read", fix)
     return keys[0] if keys else None
 
 

@@ -2,8 +2,9 @@
 
 from gymnasium.envs.registration import register, registry
 
+from apev.envs.door_walkers import OraclePolicy, collect
 from apev.envs.images import CLASSES, ImageSet, load_images
-from apev.envs.locked_doors import BatchedLockedDoors, LockedDoorsEnv, OraclePolicy, Room, collect
+from apev.envs.locked_doors import BatchedLockedDoors, LockedDoorsEnv, Room
 
 __all__ = [
     "CLASSES",

@@ -230,9 +230,7 @@ def _panel(
     draw.rounded_rectangle(shadow, border * 0.6, (90, 60, 30, 50))
     box = (px - border, top, px + side + border, top + side + 2 * border)
     draw.rounded_rectangle(box, border * 0.6, (255, 255, 255), (214, 198, 176), max(1, round(border * 0.16)))
-    picture = Image.fromarray(np.ascontiguousarray(photo, dtype=np.uint8)).resize(
-        (side, side), Image.Resampling.BICUBIC
-    )
+    picture = Image.fromarray(np.ascontiguousarray(photo, dtype=np.uint8)).resize((side, side), Image.Resampling.BICUBIC)
     image.paste(picture, (px, round(top + border)))
 
     y = top + side + 2 * border + height * 0.03

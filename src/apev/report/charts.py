@@ -94,9 +94,7 @@ def line_chart(
         parts.append(f'<line class="grid" x1="{left}" x2="{width - right}" y1="{py(tick):.1f}" y2="{py(tick):.1f}"/>')
         parts.append(f'<text class="soft" x="{left - 8}" y="{py(tick) + 4:.1f}" text-anchor="end">{tick:.1f}</text>')
     for tick in x_ticks if x_ticks is not None else _ticks(x_low, x_high, 6 if width >= 560 else 4):
-        parts.append(
-            f'<text class="soft" x="{px(tick):.1f}" y="{bottom + 19}" text-anchor="middle">{tick:,.10g}</text>'
-        )
+        parts.append(f'<text class="soft" x="{px(tick):.1f}" y="{bottom + 19}" text-anchor="middle">{tick:,.10g}</text>')
     parts.append(f'<line class="axis" x1="{left}" x2="{width - right}" y1="{bottom}" y2="{bottom}"/>')
     parts.append(_axis_names(x_label, y_label, (left + width - right) / 2, height - 12, (top + bottom) / 2))
     # The lines that matter most are drawn last, on top.
@@ -107,9 +105,7 @@ def line_chart(
     return _svg(width, height, title, "".join(parts), y_label)
 
 
-def bar_chart(
-    rows: Sequence[tuple[str, float, float, float]], *, x_label: str, title: str = "", width: int = 720
-) -> str:
+def bar_chart(rows: Sequence[tuple[str, float, float, float]], *, x_label: str, title: str = "", width: int = 720) -> str:
     """Horizontal bars from 0 to 1: (policy, value, low, high) a row, whiskers for the interval."""
     if not rows:
         raise ValueError("bar_chart() got no rows; pass (policy, value, low, high) for each bar")
@@ -193,9 +189,7 @@ def members_chart(groups: Mapping[str, Sequence[Mapping[str, Any]]], width: int 
         y = [r["success"] for r in rows]
         series.append(Series(policy, x, y, [e[0] for e in ends], [e[1] for e in ends], notes))
     label = "members that are right"
-    return line_chart(
-        series, x_label=label, y_label="success", width=width, title=title, x_ticks=sorted(ticks), whiskers=True
-    )
+    return line_chart(series, x_label=label, y_label="success", width=width, title=title, x_ticks=sorted(ticks), whiskers=True)
 
 
 def write_figures(folder: str | Path) -> list[Path]:
@@ -234,9 +228,7 @@ def _line(s: Series, xs: list[float], py: Any, whiskers: bool) -> str:
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     wide = 3 if s.policy == "ape-v" else 2
     dash = f' stroke-dasharray="{_DASHES[s.policy]}"' if s.policy in _DASHES else ""
-    parts.append(
-        f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="{wide}" stroke-linejoin="round"{dash}/>'
-    )
+    parts.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="{wide}" stroke-linejoin="round"{dash}/>')
     notes = list(s.notes) or [f"{x:,.10g}: {y:.3f}" for x, y in zip(s.x, s.y, strict=True)]
     for (x, y), note in zip(points, notes, strict=True):
         title = f"<title>{escape(display_name(s.policy))}, {escape(note)}</title>"

@@ -259,9 +259,7 @@ def _made_value(key: str, value: Any) -> str:
 
 def _embed(data: Any) -> str:
     """JSON that cannot end the script element it stands in."""
-    return (
-        json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    )
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _asset(name: str) -> str:

@@ -165,9 +165,7 @@ def paired_difference(
     _check_level(level)
     keys = sorted(set(a) & set(b))
     if not keys:
-        raise ValueError(
-            "paired_difference() found no (seed, picture) that both policies have; evaluate both on the same"
-        )
+        raise ValueError("paired_difference() found no (seed, picture) that both policies have; evaluate both on the same")
     gaps = _values([a[k] - b[k] for k in keys], "paired_difference()")
     seeds = np.unique([k[0] for k in keys], return_inverse=True)[1]
     pictures = np.unique([k[1] for k in keys], return_inverse=True)[1]

@@ -153,9 +153,7 @@ def _parse(lines: Iterable[str], path: Path) -> Iterator[dict[str, Any]]:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{path}, line {number}: not JSON ({error.msg}); a cut-off last line can be deleted"
-            ) from None
+            raise ValueError(f"{path}, line {number}: not JSON ({error.msg}); a cut-off last line can be deleted") from None
         if not isinstance(row, dict):
             raise ValueError(f"{path}, line {number}: expected an object, got {type(row).__name__}")
         yield row

@@ -1,0 +1,140 @@
+"""APE-V on deep Q-learning: value functions that know the policy will change its mind (Algorithm 1 of the paper).
+
+    b    ~ p(b)                                              a belief the agent might hold, drawn apart from the transition
+    b'   = BeliefUpdate(b, transition)                       Bayes' rule with the members' TD errors as surprise
+    y_k  = r + gamma Q-_k(s', b', argmax_a sum_j b'_j Q-_j(s', b', a))
+    L    = sum_k w_k (Q_k(s, b, a) - y_k)^2
+    pi   = argmax_a sum_k b_k Q_k(s, b, a)
+
+`surprise="paper"` measures the TD errors as printed, at belief b on both sides. Once values know about adaptation that is
+biased: a bump that every right member foresaw still raises *their* values (the policy will now do better), and the raise
+counts as surprise. `surprise="certain"` measures member k at b = e_k, the belief that trusts k alone. There the policy is
+k's own and b' = e_k = b, so the TD error is that of plain Q-learning: zero in k's own world, whatever the belief does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from apev.agents.dqn import DQN, DQNConfig, take
+from apev.agents.wildcards import Wildcards
+from apev.belief import sample_dirichlet
+from apev.data.batch import Batch, Layout
+from apev.networks import QEnsemble
+
+
+@dataclass(frozen=True)
+class APEVConfig(DQNConfig):
+    """APE-V: an ensemble of value functions and a policy that adapts its belief over them."""
+
+    alpha: float = 0.1
+    """Concentration of the Dirichlet that beliefs are drawn from in training."""
+    surprise: Literal["certain", "paper"] = "certain"
+    """Where TD errors are measured: 'certain' at e_k for member k, 'paper' at the current belief."""
+    wildcards: int = 0
+    """Extra members that see no picture, each explaining one kind of context found in the log."""
+    warm_up: int = 300
+    """Updates before wildcards begin to compete for contexts."""
+    bootstrap: float = 0.8
+    """Share of the contexts each member trains on; beliefs see the rest, and so learn what being wrong looks like."""
+
+
+class APEV(DQN):
+    """K value functions Q_k(s, b, a) and the policy that maximises their belief-weighted mean."""
+
+    config: APEVConfig
+
+    def __init__(self, layout: Layout, config: APEVConfig, *, num_groups: int = 0, seed: int = 0) -> None:
+        super().__init__(layout, config, num_groups=num_groups, seed=seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed + 2)
+            self.wildcards = Wildcards(config.wildcards, num_groups, warm_up=config.warm_up)
+
+    @staticmethod
+    def count_members(config: DQNConfig) -> int:
+        """Members that see the picture, then wildcards."""
+        assert isinstance(config, APEVConfig)
+        return config.members + config.wildcards
+
+    def build(self) -> QEnsemble:
+        """Networks that read the belief."""
+        return QEnsemble(
+            self.members,
+            self.layout.num_actions,
+            self.layout.vector_dim,
+            self.layout.picture_shape,
+            blind=self.config.wildcards,
+            conditioned=True,
+            hidden=self.config.hidden,
+            features=self.config.features,
+            prior_scale=self.config.prior_scale,
+        )
+
+    def certainty(self, batch: int) -> Tensor:
+        """[K, B, K]: member k is asked what it expects if it is trusted alone."""
+        return torch.eye(self.members, device=self.device)[:, None].expand(-1, batch, -1)
+
+    @torch.no_grad()
+    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+        """[B, K]: how wrong each member was about this step."""
+        features = self.encode(step.obs.pictures) if features is None else features
+        if self.config.surprise == "certain":
+            belief = self.certainty(len(step.action))
+            follow = self.values(features, step.next_obs, belief).amax(-1)
+        else:
+            belief = log_belief.exp()
+            after = self.values(features, step.next_obs, belief)
+            follow = take(after, self.mix(after, belief).argmax(-1))
+        q = take(self.values(features, step.obs, belief), step.action)
+        return (q - self.backup(step, follow)).T
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """One gradient step for all members, under beliefs drawn from p(b)."""
+        shown, next_shown = self.encode_batch(batch)
+        rows = len(batch.action)
+        log_belief = sample_dirichlet(self.config.alpha, rows, self.members, self.generator, self.device)
+        log_belief = self.filter.apply_floor(log_belief)
+        belief = log_belief.exp()
+        q = take(self.net(shown, batch.obs.vector, belief), batch.action)  # [K, B]
+
+        squared = torch.zeros_like(q)
+        if self.config.surprise == "certain":
+            # Each row also teaches member k its plain Q-learning value, and that error is the surprise.
+            certain = self.certainty(rows)
+            own = take(self.net(shown, batch.obs.vector, certain), batch.action)
+            with torch.no_grad():
+                own_target = self.backup(batch, self.target(next_shown, batch.next_obs.vector, certain).amax(-1))
+            squared = (own - own_target).square()
+            errors = (own.detach() - own_target).T  # [B, K]
+        else:
+            with torch.no_grad():
+                after = self.target(next_shown, batch.next_obs.vector, belief)
+                follow = take(after, self.mix(after, belief).argmax(-1))
+                errors = (q - self.backup(batch, follow)).T
+        weight = self.weigh(batch, errors)
+        with torch.no_grad():
+            new_belief = self.filter.update(log_belief, errors).exp()
+            after = self.target(next_shown, batch.next_obs.vector, new_belief)
+            follow = take(after, self.mix(after, new_belief).argmax(-1))
+            target = self.backup(batch, follow)
+            moved = (new_belief - belief).abs().sum(-1).mean() / 2
+        metrics = self.descend(squared + (q - target).square(), weight)
+        return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
+
+    @torch.no_grad()
+    def weigh(self, batch: Batch, errors: Tensor) -> Tensor:
+        """Who trains on which row, [K, B]; on the way, how wrong members are on contexts held out from them."""
+        weight = self.trains_on[batch.group].T.float()
+        seeing = self.config.members
+        held_out = (1 - weight[:seeing]) if self.config.bootstrap < 1 else torch.ones_like(weight[:seeing])
+        squared = errors.T.square()  # [K, B]
+        mean = (squared[:seeing] * held_out).sum(1) / held_out.sum(1).clamp_min(1)
+        scale = self.scale[:seeing].square().lerp(mean, 0.02).sqrt()
+        self.scale.copy_(torch.cat([scale, scale.mean().expand(self.config.wildcards)]))
+        if self.config.wildcards:
+            weight[seeing:] = self.wildcards.claim(batch.group, squared[seeing:])
+        return weight

@@ -1,0 +1,222 @@
+"""Deep Q-learning with K independent members: the single DQN (K = 1) and the ensemble behind every other agent.
+
+    y_k  = r + gamma (1 - terminated) max_a' Q-_k(s', a')         each member its own target: nothing is shared
+    L    = sum_k w_k (Q_k(s, a) - y_k)^2                          w_k: 1 where member k trains on this context
+    pi   = argmax_a sum_k b_k Q_k(s, a)                           uniform b: the average ensemble; e_k: one member
+
+Trained without a belief in mind, the ensemble can still be *evaluated* with one (the paper's "evaluation only"): its TD
+errors are defined like APE-V's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from apev import belief as beliefs
+from apev.agents.agent import Agent
+from apev.belief import BeliefFilter, Likelihood
+from apev.data.batch import Batch, Layout, Observations
+from apev.networks import QEnsemble
+
+
+@dataclass(frozen=True)
+class DQNConfig:
+    """Deep Q-learning with an ensemble of value functions."""
+
+    members: int = 5
+    """How many value functions (explanations) are trained; 1 is plain DQN."""
+    gamma: float = 0.98
+    """Discount."""
+    lr: float = 1e-3
+    """Adam's learning rate."""
+    target_rate: float = 0.05
+    """How far the target network moves towards the online one in each update."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the fully connected layers."""
+    features: int = 10
+    """Width of the picture encoder's output."""
+    bootstrap: float = 1.0
+    """Share of the contexts (pictures, or episodes) each member trains on; the rest is held out for that member."""
+    prior_scale: float = 0.0
+    """Weight of a fixed random network added to each member (randomised priors); 0 leaves it out."""
+    likelihood: Likelihood = "calibrated"
+    """How TD errors become surprise: 'paper' is exp(-error^2) as printed, 'calibrated' divides by a measured scale."""
+    temperature: float = 1.0
+    """Above 1 the belief moves more slowly."""
+    forgetting: float = 0.0
+    """Share of the log-belief forgotten at each step."""
+    floor: float = 0.01
+    """Smallest weight a member can have, so that it can come back."""
+
+
+class DQN(Agent):
+    """K value functions trained side by side."""
+
+    config: DQNConfig
+    trains_on: Tensor  # [groups, K] bool: which member trains on which context
+    scale: Tensor  # [K] the filter's sigma_k
+
+    def __init__(self, layout: Layout, config: DQNConfig, *, num_groups: int = 0, seed: int = 0) -> None:
+        super().__init__()
+        if config.members < 1:
+            raise ValueError(f"members is {config.members}. Fix: at least 1.")
+        if not 0 < config.bootstrap <= 1:
+            raise ValueError(f"bootstrap is {config.bootstrap}. Fix: a share in (0, 1].")
+        self.layout, self.config = layout, config
+        self.members = self.count_members(config)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.net = self.build()
+            masks = torch.rand(num_groups, self.members) < config.bootstrap
+        masks[~masks.any(1), 0] = True  # every context teaches somebody
+        self.target = deepcopy(self.net).requires_grad_(False)
+        self.register_buffer("trains_on", masks)
+        self.register_buffer("scale", torch.ones(self.members))
+        self.generator = torch.Generator().manual_seed(seed + 1)
+        self.optimizer = self.make_optimizer()
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """Adam over everything that is trained."""
+        return torch.optim.Adam(self.net.trained(), lr=self.config.lr, fused=True)
+
+    def to_device(self, device: torch.device | str) -> None:
+        """Move the networks, and let every draw come from a generator there."""
+        if torch.device(device) == self.device:
+            return
+        seed = self.generator.initial_seed()
+        self.to(device)
+        self.generator = torch.Generator(device=device).manual_seed(seed)
+        self.optimizer = self.make_optimizer()
+
+    @staticmethod
+    def count_members(config: DQNConfig) -> int:
+        """K, all kinds of members counted."""
+        return config.members
+
+    def build(self) -> QEnsemble:
+        """The networks."""
+        return QEnsemble(
+            self.members,
+            self.layout.num_actions,
+            self.layout.vector_dim,
+            self.layout.picture_shape,
+            hidden=self.config.hidden,
+            features=self.config.features,
+            prior_scale=self.config.prior_scale,
+        )
+
+    # ------------------------------------------------------------------ values and policy
+
+    def encode(self, pictures: Tensor | None) -> Tensor | None:
+        """Features [K, P, F] of pictures [P, C, H, W]."""
+        with torch.no_grad():
+            return self.net.encode(pictures)
+
+    def values(self, features: Tensor | None, obs: Observations, belief: Tensor) -> Tensor:
+        """q: [K, B, A]; features: [K, P, F] of the table `obs.pictures`; belief: weights [B, K], or [K, B, K]."""
+        return self.net(None if features is None else features[:, obs.picture], obs.vector, belief)
+
+    def mix(self, q: Tensor, belief: Tensor) -> Tensor:
+        """What the policy maximises: q [K, B, A] and weights [B, K] -> [B, A]."""
+        return torch.einsum("bk,kba->ba", belief, q)
+
+    @torch.no_grad()
+    def act(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
+        """The greedy action of the mixed values (or, not greedy, a sample of their softmax)."""
+        features = self.encode(obs.pictures) if features is None else features
+        belief = log_belief.exp()
+        mixed = self.mix(self.values(features, obs, belief), belief)
+        if greedy:
+            return mixed.argmax(-1)
+        return torch.multinomial(mixed.softmax(-1), 1, generator=self.generator)[:, 0]
+
+    @torch.no_grad()
+    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+        """[B, K]: each member's own TD error, with its own greedy next action."""
+        features = self.encode(step.obs.pictures) if features is None else features
+        belief = log_belief.exp()
+        q = take(self.values(features, step.obs, belief), step.action)
+        follow = self.values(features, step.next_obs, belief).amax(-1)
+        return (q - self.backup(step, follow)).T
+
+    def backup(self, step: Batch, follow: Tensor) -> Tensor:
+        """r + gamma V(s'): [K, B]; only real termination cuts the future off, a time limit does not."""
+        return step.reward + self.config.gamma * (1 - step.terminated) * follow
+
+    @property
+    def filter(self) -> BeliefFilter:
+        """Bayes' rule with the scales measured on held-out contexts."""
+        c = self.config
+        return BeliefFilter(c.likelihood, c.temperature, c.forgetting, c.floor, scale=self.scale)
+
+    # ------------------------------------------------------------------ learning
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """One gradient step for all members."""
+        shown, next_shown = self.encode_batch(batch)
+        belief = beliefs.uniform(self.members, len(batch.action), self.device).exp()
+        q = take(self.net(shown, batch.obs.vector, belief), batch.action)  # [K, B]
+        with torch.no_grad():
+            follow = self.next_value(self.target(next_shown, batch.next_obs.vector, belief), belief)
+            target = self.backup(batch, follow)
+        weight = self.trains_on[batch.group].T  # [K, B]
+        return self.descend((q - target).square(), weight) | {"value": q.detach().mean()}
+
+    def encode_batch(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
+        """Features [K, B, F] of the rows, with gradient, and of the rows after the step, without."""
+        obs, after = batch.obs, batch.next_obs
+        if obs.pictures is None or obs.picture is None or after.picture is None:
+            return None, None
+        if after.picture is obs.picture:  # one picture a context: encoded once, online and target heads share it
+            features = self.net.encode(obs.pictures)
+            assert features is not None
+            shown = features[:, obs.picture]
+            return shown, shown.detach()
+        with torch.no_grad():
+            next_shown = self.target.encode(obs.pictures[after.picture])
+        return self.net.encode(obs.pictures[obs.picture]), next_shown
+
+    def next_value(self, q: Tensor, belief: Tensor) -> Tensor:
+        """V(s') of each member from the target's q [K, B, A]: its own maximum."""
+        return q.amax(-1)
+
+    def descend(self, squared: Tensor, weight: Tensor) -> dict[str, Tensor]:
+        """One step of Adam on squared errors [K, B], each member's mean over the rows it trains on."""
+        loss = (squared * weight).sum() / (weight.shape[1] * self.config.bootstrap)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        torch._foreach_lerp_(self.target.trained(), self.net.trained(), self.config.target_rate)
+        return {"loss": loss.detach() / self.members}
+
+    @torch.no_grad()
+    def calibrate(self, steps: Iterable[Batch]) -> None:
+        """Measure the filter's scale on transitions of contexts that no member trained on."""
+        flat = beliefs.uniform(self.members, 1, self.device)
+        errors = torch.cat([self.td_errors(step, flat.expand(len(step.action), -1)) for step in steps])
+        errors[:, self.config.members :] = torch.nan  # members that see no picture are wrong by design: not measured
+        scale = self.filter.calibrate(errors).scale
+        assert scale is not None
+        self.scale.copy_(scale)
+
+    # ------------------------------------------------------------------ deployment
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """The networks and the filter's scales."""
+        return {f"net.{k}": v for k, v in self.net.state_dict().items()} | {"scale": self.scale}
+
+    def load_policy_state(self, state: dict[str, Tensor]) -> None:
+        """Take back what `policy_state` gave."""
+        self.net.load_state_dict({k.removeprefix("net."): v for k, v in state.items() if k.startswith("net.")})
+        self.target.load_state_dict(self.net.state_dict())
+        self.scale.copy_(state["scale"])
+
+
+def take(q: Tensor, action: Tensor) -> Tensor:
+    """q [K, B, A] at actions [B] (or [K, B]) -> [K, B]."""
+    return q.gather(2, action.expand(q.shape[0], -1).unsqueeze(-1)).squeeze(-1)

@@ -1,0 +1,143 @@
+"""The belief: how well each of K explanations has fitted what this episode has shown so far.
+
+A belief is a row of log-weights `[..., K]` on the simplex. One observed transition gives K TD errors, and the filter is
+Bayes' rule with those errors as surprise (the paper's surrogate likelihood):
+
+    log b'_k  =  log b_k  +  log p_k(transition)  -  log sum_j exp(...)
+
+    likelihood="paper"       log p_k = -delta_k^2                              as printed: no unit, the reward scale decides
+    likelihood="calibrated"  log p_k = -delta_k^2 / (2 sigma_k^2)              sigma_k measured on held-out transitions
+
+Everything stays in log space: Dirichlet(0.01) has entries far below float32's smallest number, and a member whose weight
+becomes exactly zero could never return. Nothing here knows about networks, environments or data sets.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Likelihood = Literal["paper", "calibrated"]
+
+_TINY = 1e-6  # a member that never errs still gets a finite scale
+_WORST = 1e12  # squared surprise beyond this is as impossible as it gets, and stays finite
+
+
+def uniform(members: int, batch: int | tuple[int, ...] = (), device: torch.device | str = "cpu") -> Tensor:
+    """The belief at the start of an episode, `[*batch, K]` log-weights: nothing seen, all explanations alike."""
+    shape = (batch,) if isinstance(batch, int) else batch
+    return torch.full((*shape, members), -math.log(members), device=device)
+
+
+def one_hot(member: Tensor, members: int) -> Tensor:
+    """Certainty in one explanation, e_k, for each entry of `member`: log-weights `[*member.shape, K]` with finite zeros."""
+    hot = torch.nn.functional.one_hot(member, members).to(torch.float32)
+    return torch.where(hot > 0, 0.0, math.log(1e-30))
+
+
+def normalise(log_belief: Tensor) -> Tensor:
+    """Put log-weights back on the simplex."""
+    return log_belief - torch.logsumexp(log_belief, dim=-1, keepdim=True)
+
+
+def sample_dirichlet(
+    alpha: float, batch: int, members: int, generator: torch.Generator | None = None, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Log-beliefs `[batch, K]` from the symmetric Dirichlet(alpha), finite however small alpha is.
+
+    A Gamma(alpha) variate is Gamma(alpha + 1) * U^(1/alpha); its logarithm never underflows, where the variate itself is
+    exactly 0 in a third of the draws at alpha = 0.01.
+    """
+    if alpha <= 0:
+        raise ValueError(f"Dirichlet concentration must be positive, got {alpha}. Fix: use e.g. alpha=0.1.")
+    shape = torch.full((batch, members), alpha + 1.0, device=device)
+    gamma = torch._standard_gamma(shape, generator=generator)
+    u = torch.rand(batch, members, generator=generator, device=device).clamp_min(torch.finfo(torch.float32).tiny)
+    return normalise(gamma.log() + u.log() / alpha)
+
+
+@dataclass(frozen=True)
+class BeliefFilter:
+    """Bayes' rule over K members from their TD errors."""
+
+    likelihood: Likelihood = "calibrated"  # which surrogate turns TD errors into surprise
+    temperature: float = 1.0  # divides the log-likelihood: above 1 the agent makes up its mind more slowly
+    forgetting: float = 0.0  # share of the log-belief lost at each step, so that old evidence fades
+    floor: float = 0.0  # no member's weight falls below this: a refuted member can come back
+    scale: Tensor | None = None  # [K] sigma_k of the calibrated likelihood; None counts as 1 for every member
+    gaussian: bool = False  # add -log sigma_k: right when errors really are Gaussian, misleading when most are near 0
+
+    def __post_init__(self) -> None:
+        if self.likelihood not in get_args(Likelihood):
+            raise ValueError(f"likelihood must be one of {get_args(Likelihood)}, got {self.likelihood!r}.")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be positive, got {self.temperature}.")
+        if not 0 <= self.forgetting <= 1:
+            raise ValueError(f"forgetting must lie in [0, 1], got {self.forgetting}.")
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"floor must lie in [0, 1/K), got {self.floor}.")
+        if self.scale is not None and not bool((self.scale > 0).all()):
+            raise ValueError("every scale must be positive. Fix: measure it with calibrate().")
+
+    def log_likelihood(self, td_errors: Tensor) -> Tensor:
+        """How little each member is surprised: `[..., K]` from TD errors `[..., K]`."""
+        if self.likelihood == "paper":
+            surprise = td_errors.square()
+        elif self.scale is None:
+            surprise = td_errors.square() / 2
+        else:
+            surprise = (td_errors / self.scale).square() / 2
+            if self.gaussian:
+                surprise = surprise + self.scale.log()
+        return -surprise.clamp(max=_WORST) / self.temperature
+
+    @torch.no_grad()
+    def update(self, log_belief: Tensor, td_errors: Tensor, mask: Tensor | None = None) -> Tensor:
+        """One step of Bayes' rule; rows where `mask` is False keep their belief. Carries no gradient."""
+        old = log_belief * (1 - self.forgetting) if self.forgetting else log_belief
+        # The best member's surprise is a common factor; taking it out first keeps huge errors exact.
+        evidence = self.log_likelihood(td_errors)
+        new = self.apply_floor(normalise(old + evidence - evidence.amax(-1, keepdim=True)))
+        return new if mask is None else torch.where(mask.unsqueeze(-1), new, log_belief)
+
+    def apply_floor(self, log_belief: Tensor) -> Tensor:
+        """Lift every weight to at least `floor`, then share out what is left."""
+        if not self.floor:
+            return log_belief
+        members = log_belief.shape[-1]
+        if self.floor * members >= 1:
+            raise ValueError(f"floor {self.floor} leaves nothing to share among {members} members. Fix: floor < 1/{members}.")
+        return torch.log(self.floor + (1 - members * self.floor) * log_belief.exp())
+
+    def calibrate(self, td_errors: Tensor) -> BeliefFilter:
+        """The same filter with sigma_k = root mean square of held-out TD errors `[n, K]` (NaN = not held out)."""
+        if td_errors.ndim != 2 or not len(td_errors):
+            raise ValueError(f"calibration needs TD errors [n, K] with n > 0, got shape {tuple(td_errors.shape)}.")
+        mean = torch.nanmean(td_errors.double().square(), dim=0)
+        mean = torch.where(mean.isnan(), mean.nanmean(), mean)
+        if bool(mean.isnan().any()):
+            raise ValueError("no held-out TD error is a number. Fix: hold out some transitions (bootstrap < 1).")
+        return replace(self, likelihood="calibrated", scale=mean.sqrt().clamp_min(_TINY).float())
+
+    def to(self, device: torch.device | str) -> BeliefFilter:
+        """The same filter with its scales on `device`."""
+        return self if self.scale is None else replace(self, scale=self.scale.to(device))
+
+
+def entropy(log_belief: Tensor) -> Tensor:
+    """How undecided a belief is, in nats: 0 for certainty, log K for the uniform belief."""
+    return -(log_belief.exp() * log_belief.clamp_min(-1e30)).sum(-1)
+
+
+def effective_members(log_belief: Tensor) -> Tensor:
+    """How many members the belief still entertains: exp(entropy), between 1 and K."""
+    return entropy(log_belief).exp()
+
+
+def confidence(log_belief: Tensor) -> Tensor:
+    """The weight of the member most believed in."""
+    return log_belief.amax(-1).exp()

@@ -1,0 +1,361 @@
+"""`apev ...`: the command line. Each command is a dataclass; its fields are the options, their docstrings the help."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+from rich.console import Console
+
+import apev
+from apev.data import DataError, Dataset, Layout, Sampler
+from apev.policy import Policy
+from apev.train import Interrupted, Schedule
+
+ERRORS = Console(stderr=True, highlight=False)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where to compute."""
+
+    device: str = "cpu"
+    """'cpu', or 'cuda' for a GPU."""
+    threads: int | None = None
+    """CPU threads; as many as there are cores unless given."""
+
+    def use(self) -> None:
+        """Set the number of threads; check the device."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(f"--device {self.device}: torch sees no GPU here. Fix: --device cpu, or a CUDA build of torch.")
+
+
+@dataclass(frozen=True)
+class Demo(Machine):
+    """Train on the photographs shipped in the package, and watch an agent change its mind (a few minutes)."""
+
+    out: Path = Path("runs/demo")
+    """Folder for summary.json, report.html and the trained agents."""
+    resume: bool = False
+    """Go on with an interrupted demo in the same folder."""
+
+    def run(self) -> None:
+        """Run it."""
+        from apev.envs import load_images
+        from apev.experiments.locked_doors import RECIPES, run
+        from apev.experiments.provenance import provenance
+
+        self.use()
+        finished = (self.out / "summary.json").exists()
+        if finished and not self.resume:
+            raise FileExistsError(f"{self.out} holds a finished demo. Fix: --out another folder, or delete it.")
+        meta = provenance() | {"scale": "demo"}
+        run(
+            self.out, load_images(), RECIPES["demo"], device=self.device, resume=self.resume or _unfinished(self.out), meta=meta
+        )
+
+
+@dataclass(frozen=True)
+class Train(Machine):
+    """Train an agent on your own log of discrete actions (vectors, pictures, or a dict of them)."""
+
+    data: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("log.npz")
+    """The log: an .npz with observations, actions, rewards, terminated, truncated (and next_observations if logged)."""
+    out: Path = Path("runs/train")
+    """The run folder."""
+    agent: Literal["ape-v", "dqn", "lcb"] = "ape-v"
+    """ape-v adapts; dqn is an ensemble of independent value functions (--members 1: plain DQN); lcb is conservative."""
+    members: int = 5
+    """How many value functions."""
+    gamma: float = 0.98
+    """Discount."""
+    updates: int = 3000
+    """Gradient steps."""
+    batch_size: int = 512
+    """Transitions an update. Where every episode shows one picture it is drawn as 16 transitions a picture."""
+    held_out: float = 0.05
+    """Share of the contexts (pictures or episodes) kept out of training, to calibrate the belief; 0 keeps none."""
+    eval_env: str | None = None
+    """A Gymnasium id to evaluate in during training."""
+    eval_every: int = 1000
+    """Updates between two evaluations, if there is an --eval-env."""
+    checkpoint_every: int = 500
+    """Updates between two checkpoints."""
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
+    """Any other field of the agent's configuration, e.g. --set alpha=0.5 wildcards=4 lr=3e-4."""
+    seed: int = 0
+    """Decides every random number."""
+    resume: bool = False
+    """Go on from the last checkpoint in --out, bit for bit."""
+
+    def run(self) -> None:
+        """Run it."""
+        from apev.agents import REGISTRY
+        from apev.train import train
+
+        self.use()
+        dataset = Dataset.load(self.data)
+        ERRORS.print(repr(dataset))
+        kind, config_type = REGISTRY[self.agent]
+        config = replace(config_type(members=self.members, gamma=self.gamma), **parse_settings(config_type, self.set))
+        held_out = None
+        if self.held_out and dataset.num_groups > 1:
+            dataset, rest = dataset.split(self.held_out, self.seed)
+            held_out = Sampler(rest, device=self.device)
+        agent = kind(Layout.of(dataset), config, num_groups=dataset.num_groups, seed=self.seed)
+        agent.to_device(self.device)
+        per_group = min(16, self.batch_size)
+        sampler = Sampler(
+            dataset,
+            batch_groups=max(1, self.batch_size // per_group),
+            per_group=per_group,
+            batch_size=self.batch_size,
+            device=self.device,
+            seed=self.seed,
+        )
+        schedule = Schedule(self.updates, min(50, self.updates), self.eval_every, self.checkpoint_every)
+        folder = train(
+            agent,
+            sampler,
+            self.out,
+            schedule,
+            resume=self.resume,
+            held_out=held_out,
+            evaluator=gymnasium_evaluator(self.eval_env, self.seed) if self.eval_env else None,
+            config={"agent": self.agent, "data": self.data.name, "seed": self.seed},
+            title=self.agent,
+        )
+        print(f'trained: {folder}  (policy = apev.load("{folder}"))')
+
+
+@dataclass(frozen=True)
+class Evaluate(Machine):
+    """Roll out a trained policy, adapting or with its belief frozen, and keep one record an episode."""
+
+    run_folder: tyro.conf.Positional[Path] = Path("runs/train")
+    """A run folder made by `apev train`."""
+    env: str = "CartPole-v1"
+    """A Gymnasium id."""
+    episodes: int = 20
+    """How many episodes."""
+    adapt: tuple[str, ...] = ("true", "uniform")
+    """Behaviours of the belief, one row each: true, uniform, a member's number, member (one an episode), member-step."""
+    seed: int = 0
+    """Seed of the first episode."""
+
+    def run(self) -> None:
+        """Run it."""
+        from apev.evaluate import GymnasiumBatch, rollout
+        from apev.report import print_table, summarise
+
+        self.use()
+        lines: list[dict[str, Any]] = []
+        policy = Policy.load(self.run_folder, device=self.device)
+        for word in self.adapt:
+            env = GymnasiumBatch(self.env, self.episodes, self.seed)
+            with ERRORS.status(f"{self.env}: {word}"):
+                result = rollout(policy.with_adapt(parse_adapt(word), seed=self.seed), env)
+            lines += [
+                {
+                    "policy": f"belief: {word}",
+                    "seed": self.seed,
+                    "episode": i,
+                    "return": float(result.returns[i]),
+                    "success": bool(result.success[i]),
+                    "length": int(result.lengths[i]),
+                    "members_correct": None,
+                    "stalled": bool(result.stalled[i]),
+                }
+                for i in range(self.episodes)
+            ]
+        (self.run_folder / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        print_table({"title": f"{self.run_folder} in {self.env}", "policies": summarise(lines)})
+
+
+@dataclass(frozen=True)
+class Report:
+    """Make report.html and the figures again from the files of a results folder."""
+
+    folder: tyro.conf.Positional[Path] = Path("runs/demo")
+    """A folder with summary.json or episodes.jsonl (made by `apev demo` or `apev reproduce`)."""
+
+    def run(self) -> None:
+        """Run it."""
+        from apev.report import print_table, read_folder, write_figures, write_report
+
+        if not self.folder.is_dir():
+            raise FileNotFoundError(f"no folder {self.folder}. Fix: name one that `apev demo` or `apev reproduce` made.")
+        print_table(read_folder(self.folder).summary)
+        write_figures(self.folder)
+        print(write_report(self.folder))
+
+
+@dataclass(frozen=True)
+class LockedDoors(Machine):
+    """The paper's Section 6.1: five agents on CIFAR-10 photographs, every policy in the same test rooms."""
+
+    scale: Literal["smoke", "demo", "cpu", "paper"] = "cpu"
+    """smoke: seconds; demo: minutes; cpu: two cores, about 20 minutes a seed; paper: its exact settings, for a GPU."""
+    out: Path = Path("runs/locked-doors")
+    """Folder for episodes, curves, summary.json, figures and report.html."""
+    images: str | None = None
+    """An .npz or the official cifar-10-python.tar.gz, or 'cifar10' to download it; else the small set we ship."""
+    seeds: int | None = None
+    """How many seeds: 1 for smoke and demo, 3 for cpu, 4 for paper unless given."""
+    resume: bool = False
+    """Go on with an interrupted run in the same folder."""
+
+    def run(self) -> None:
+        """Run it."""
+        from apev.envs import load_images
+        from apev.experiments.locked_doors import RECIPES, run
+        from apev.experiments.provenance import provenance
+
+        self.use()
+        seeds = self.seeds or {"smoke": 1, "demo": 1, "cpu": 3, "paper": 4}[self.scale]
+        meta = provenance() | {"scale": self.scale}
+        images = load_images(self.images)
+        title = f"Locked Doors, {self.scale} scale"
+        run(self.out, images, RECIPES[self.scale], seeds=seeds, device=self.device, resume=self.resume, meta=meta, title=title)
+
+
+@dataclass(frozen=True)
+class DoorsAblation(Machine):
+    """What each idea of our recipe does: APE-V as printed, and with the ideas added one by one (Locked Doors)."""
+
+    out: Path = Path("runs/locked-doors-ablation")
+    """Folder for episodes, curves, summary.json and figures."""
+    images: str | None = None
+    """As for locked-doors."""
+    seeds: int = 2
+    """How many seeds."""
+    updates: int = 2000
+    """Gradient steps a variant."""
+    train_images: int = 1000
+    """How many training images are used."""
+    resume: bool = False
+    """Go on with an interrupted run in the same folder."""
+
+    def run(self) -> None:
+        """Run it."""
+        from apev.envs import load_images
+        from apev.experiments.ablation import run_ablation
+        from apev.experiments.provenance import provenance
+
+        self.use()
+        run_ablation(
+            self.out,
+            load_images(self.images),
+            seeds=self.seeds,
+            updates=self.updates,
+            train_images=self.train_images,
+            device=self.device,
+            resume=self.resume,
+            meta=provenance(),
+        )
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Make a table of the paper again."""
+
+    experiment: Annotated[
+        Annotated[LockedDoors, tyro.conf.subcommand("locked-doors")]
+        | Annotated[DoorsAblation, tyro.conf.subcommand("locked-doors-ablation")],
+        tyro.conf.arg(name=""),
+    ]
+
+    def run(self) -> None:
+        """Run it."""
+        self.experiment.run()
+
+
+Command = (
+    Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
+)
+
+
+def _unfinished(folder: Path) -> bool:
+    """An interrupted demo goes on by itself: its folder holds agents but no summary."""
+    return (folder / "agents").exists() and not (folder / "summary.json").exists()
+
+
+def parse_adapt(word: str) -> bool | int | Literal["member", "member-step"]:
+    """What `--adapt` accepts."""
+    if word in ("member", "member-step"):
+        return word  # type: ignore[return-value]
+    if word.lower() in ("true", "uniform", "false"):
+        return word.lower() == "true"
+    if word.isdigit():
+        return int(word)
+    raise ValueError(f"--adapt {word!r}: use true, uniform, a member's number, member or member-step.")
+
+
+def parse_settings(config_type: type, settings: tuple[str, ...]) -> dict[str, Any]:
+    """`name=value` words for the fields of a configuration."""
+    defaults = {f.name: f.default for f in fields(config_type)}
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name not in defaults:
+            raise ValueError(f"--set {setting}: no such field. Fix: one of {', '.join(defaults)}.")
+        kind: Any = type(defaults[name])
+        try:
+            parsed[name] = tuple(int(v) for v in value.split(",")) if kind is tuple else kind(value)
+        except ValueError:
+            raise ValueError(f"--set {setting}: {name} is a {kind.__name__}.") from None
+    return parsed
+
+
+def gymnasium_evaluator(env_id: str, seed: int, episodes: int = 10) -> Any:
+    """Mean return of the adaptive policy during training."""
+    from apev.evaluate import GymnasiumBatch, rollout
+
+    env = GymnasiumBatch(env_id, episodes, seed=1000 + seed)
+
+    def evaluate(agent: Any, update: int) -> list[dict[str, Any]]:
+        result = rollout(Policy(agent), env)
+        return [{"policy": "adaptive", "seed": seed, "return": float(result.returns.mean()), "episodes": episodes}]
+
+    return evaluate
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of the `apev` command."""
+    words = sys.argv[1:] if argv is None else argv
+    if words in (["--version"], ["-V"]):
+        print(f"apev {apev.__version__} (torch {torch.__version__})")
+        return
+    command = tyro.cli(
+        Command,
+        prog="apev",
+        description="Offline reinforcement learning that keeps adapting after deployment. `apev --version` prints the version.",
+        args=words,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    try:
+        command.run()
+    except Interrupted as stop:
+        ERRORS.print(f"[yellow]{stop}[/yellow]")
+        sys.exit(130)
+    except KeyboardInterrupt:
+        ERRORS.print("[yellow]stopped; --resume goes on from the last checkpoint[/yellow]")
+        sys.exit(130)
+    except (DataError, ValueError, FileNotFoundError, FileExistsError, ModuleNotFoundError) as error:
+        ERRORS.print(f"[red]error:[/red] {error}", markup=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Vectorised roll-outs: one protocol for static and adaptive policies, one record an episode.
+
+Environments are stepped side by side; one that has ended stays frozen until all have. A batched environment offers
+`num_envs`, `reset() -> obs` and `step(actions) -> obs, reward, terminated, truncated, info` over arrays, and may offer
+`pictures` ([P, H, W, C]): then its picture observations are indices into that table and each is encoded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+import torch
+
+from apev.data.batch import Observations
+from apev.policy import Policy
+
+STALL_WINDOW = 10  # an episode that moved between at most two observations over its last ten steps is stuck
+
+
+class BatchedEnv(Protocol):
+    """Many environments stepped at once, without automatic resets."""
+
+    num_envs: int
+
+    def reset(self) -> Any:
+        """Start an episode in each."""
+
+    def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Step those that are not over."""
+
+
+@dataclass
+class Rollout:
+    """What happened in n episodes."""
+
+    returns: np.ndarray  # [n]
+    lengths: np.ndarray  # [n]
+    terminated: np.ndarray  # [n] ended by the world, not by the clock
+    success: np.ndarray  # [n] as the environment says, else `terminated`
+    stalled: np.ndarray  # [n] failed, and stuck between at most two observations at the end
+    beliefs: list[np.ndarray] = field(default_factory=list)  # step by step [n, K], when traced
+    observations: list[Any] = field(default_factory=list)
+    actions: list[np.ndarray] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, n: int) -> Rollout:
+        """Nothing has happened yet in n episodes."""
+        ended, success, stalled = np.zeros((3, n), dtype=bool)
+        return cls(np.zeros(n), np.zeros(n, dtype=np.int64), ended, success, stalled)
+
+
+def rollout(policy: Policy, env: BatchedEnv, *, trace: bool = False, on_step: Callable[[int], None] | None = None) -> Rollout:
+    """One episode in every environment."""
+    n = env.num_envs
+    table = picture_table(env, policy.agent.device)
+    read = lambda obs: policy.agent.layout.read(obs, table, policy.agent.device)  # noqa: E731
+    raw = env.reset()
+    obs = read(raw)
+    policy.reset(num_envs=n)
+    active = np.ones(n, dtype=bool)
+    recent = np.zeros((STALL_WINDOW, n))
+    result = Rollout.empty(n)
+    returns, lengths, terminated, success = result.returns, result.lengths, result.terminated, result.success
+    if trace:
+        result.beliefs.append(policy.belief)
+        result.observations.append(raw)
+    steps = 0
+    while active.any():
+        action = policy.act(obs)
+        raw, reward, ended, cut, info = env.step(action)
+        following = read(raw)
+        policy.observe(reward, following, ended, active=active)
+        returns[active] += np.asarray(reward)[active]
+        lengths[active] += 1
+        recent[steps % STALL_WINDOW, active] = fingerprint(following)[active]
+        newly = active & (np.asarray(ended) | np.asarray(cut))
+        terminated |= newly & np.asarray(ended)
+        success |= newly & np.asarray(info.get("success", ended), dtype=bool)
+        active &= ~newly
+        obs = following
+        steps += 1
+        if trace:
+            result.beliefs.append(policy.belief)
+            result.observations.append(raw)
+            result.actions.append(action)
+        if on_step is not None:
+            on_step(steps)
+    distinct = 1 + (np.diff(np.sort(recent, axis=0), axis=0) != 0).sum(axis=0)
+    result.stalled |= ~success & ~terminated & (lengths >= STALL_WINDOW) & (distinct <= 2)
+    return result
+
+
+def picture_table(env: Any, device: torch.device) -> torch.Tensor | None:
+    """The environment's pictures as [P, C, H, W] on the device, if it has a table."""
+    pictures = getattr(env, "pictures", None)
+    if pictures is None:
+        return None
+    return torch.as_tensor(np.ascontiguousarray(pictures), device=device).permute(0, 3, 1, 2)
+
+
+def fingerprint(obs: Observations) -> np.ndarray:
+    """One number an observation, different for different vectors: [B]."""
+    if obs.vector.shape[1] == 0:
+        assert obs.pictures is not None
+        flat = obs.pictures[obs.picture].flatten(1).double()
+    else:
+        flat = obs.vector.double()
+    weights = torch.sin(torch.arange(1, flat.shape[1] + 1, device=flat.device, dtype=torch.float64) * 12.9898) * 43758.5453
+    return (flat @ weights).cpu().numpy()
+
+
+class GymnasiumBatch:
+    """Single Gymnasium environments, stepped one after another as a batch."""
+
+    def __init__(self, make: str | Callable[[], gymnasium.Env], num_envs: int, seed: int = 0) -> None:
+        create = (lambda: gymnasium.make(make)) if isinstance(make, str) else make
+        self.envs = [create() for _ in range(num_envs)]
+        self.num_envs, self.seed = num_envs, seed
+        self._last: list[tuple[Any, float, bool, bool, dict[str, Any]]] = []
+
+    def reset(self) -> Any:
+        """Start an episode in each; every call starts the same ones."""
+        first = [env.reset(seed=self.seed + i) for i, env in enumerate(self.envs)]
+        self._last = [(obs, 0.0, False, False, {}) for obs, _ in first]
+        return self._stack()
+
+    def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Step those that are not over."""
+        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            obs, _, ended, cut, info = self._last[i]
+            if ended or cut:
+                self._last[i] = (obs, 0.0, ended, cut, info)
+            else:
+                new, reward, ended, cut, info = env.step(action)
+                self._last[i] = (new, float(reward), bool(ended), bool(cut), info)
+        rewards, ended_all, cut_all = (np.array([last[j] for last in self._last]) for j in (1, 2, 3))
+        info = {}
+        if all("success" in last[4] for last in self._last):
+            info["success"] = np.array([last[4]["success"] for last in self._last])
+        return self._stack(), rewards, ended_all, cut_all, info
+
+    def _stack(self) -> Any:
+        observations = [last[0] for last in self._last]
+        if isinstance(observations[0], dict):
+            return {key: np.stack([o[key] for o in observations]) for key in observations[0]}
+        return np.stack(observations)

@@ -1,0 +1,70 @@
+"""What each idea does: APE-V as printed, then with the ideas added one by one, then the full recipe with one taken away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from apev.agents import APEVConfig, DQNConfig
+from apev.envs import ImageSet
+from apev.experiments import locked_doors
+from apev.experiments.locked_doors import BEST, PRINTED, Entry, Recipe
+from apev.train import Schedule
+
+_START = replace(PRINTED, target_rate=BEST.target_rate)
+
+VARIANTS: dict[str, APEVConfig] = {
+    "ape-v-printed": _START,
+    "+ calibrated likelihood": replace(_START, likelihood="calibrated", floor=BEST.floor),
+    "+ bootstrap masks": replace(_START, likelihood="calibrated", floor=BEST.floor, bootstrap=BEST.bootstrap),
+    "+ randomised priors": replace(
+        _START, likelihood="calibrated", floor=BEST.floor, bootstrap=BEST.bootstrap, prior_scale=1.0
+    ),
+    "+ surprise under certainty": replace(BEST, wildcards=0),
+    "ape-v": BEST,
+    "ape-v without masks": replace(BEST, bootstrap=1.0),
+    "ape-v, surprise as printed": replace(BEST, surprise="paper"),
+    "ape-v, likelihood as printed": replace(BEST, likelihood="paper"),
+    "ape-v and randomised priors": replace(BEST, prior_scale=1.0),
+}
+"""Rows of the ablation, in order."""
+
+
+def run_ablation(
+    out: str | Path,
+    images: ImageSet,
+    *,
+    seeds: int = 2,
+    updates: int = 2000,
+    train_images: int | None = 1000,
+    device: str = "cpu",
+    resume: bool = False,
+    meta: dict[str, Any] | None = None,
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Train every variant and the plain ensemble on the same logs; returns the summary."""
+    configs: dict[str, DQNConfig] = {"ensemble": locked_doors.CONFIGS["ensemble"], **VARIANTS}
+    recipe = Recipe(
+        train_images=train_images,
+        schedule=Schedule(updates=updates, eval_every=updates // 4, checkpoint_every=500),
+        agents=tuple(configs),
+        configs=configs,
+    )
+    policies = {name: Entry(name, True) for name in VARIANTS} | {
+        name: locked_doors.POLICIES[name] for name in ("ape-v-eval-only", "random-member-step", "average", "single")
+    }
+    return locked_doors.run(
+        out,
+        images,
+        recipe,
+        seeds=seeds,
+        device=device,
+        resume=resume,
+        meta=(meta or {}) | {"scale": "ablation"},
+        title="Locked Doors: what each idea does",
+        console=console,
+        policies=policies,
+    )

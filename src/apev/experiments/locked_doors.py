@@ -1,0 +1,359 @@
+"""Locked Doors, end to end: the paper's Section 6.1 and Appendix C as one typed recipe.
+
+For each seed the log is collected, the agents are trained on it, and every policy walks the same test episodes. What is
+written is data (episodes, curves, replays); the table, the figures and the page are computed from those files.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from apev.agents import REGISTRY, APEVConfig, DQNConfig, LCBConfig
+from apev.agents.dqn import DQN
+from apev.belief import BeliefFilter
+from apev.data import Dataset, Layout, Sampler
+from apev.envs import BatchedLockedDoors, ImageSet, OraclePolicy, Room, collect
+from apev.evaluate import Rollout, rollout
+from apev.experiments.replays import pick_replays
+from apev.policy import Adapt, Policy
+from apev.report import print_table, summarise, write_figures, write_report
+from apev.train import Schedule, train
+
+Scale = Literal["smoke", "demo", "cpu", "paper"]
+
+TRAINED = ("ensemble", "lcb", "ape-v", "ape-v-printed")
+"""The agents that are trained; every policy of the table is one of them with a behaviour of its belief."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that defines a run of Locked Doors but the seed."""
+
+    train_images: int | None = None  # None: all there are
+    test_images: int | None = None
+    starts: int = 1  # test episodes an image
+    episodes_per_image: int = 4
+    held_out: float = 0.05  # share of the training images no agent trains on: the filter's scales are measured there
+    batch_groups: int = 32
+    per_group: int = 16
+    eval_images: int = 500  # test images of the learning curves
+    schedule: Schedule = field(default_factory=Schedule)
+    agents: tuple[str, ...] = TRAINED
+    configs: dict[str, DQNConfig] = field(default_factory=dict)  # of agents that differ from CONFIGS
+
+    def config(self, name: str) -> DQNConfig:
+        """The configuration of agent `name`."""
+        return (CONFIGS | self.configs)[name]
+
+
+PRINTED = APEVConfig(alpha=0.1, surprise="paper", likelihood="paper", bootstrap=1.0, floor=0.0, wildcards=0)
+"""APE-V as the paper prints it."""
+
+BEST = APEVConfig(wildcards=4, target_rate=0.1)
+"""The recipe that teaches adaptation: members that are wrong in training too, surprise under certainty, wildcards."""
+
+CONFIGS: dict[str, DQNConfig] = {
+    "ensemble": DQNConfig(target_rate=0.1),
+    "lcb": LCBConfig(target_rate=0.1),
+    "ape-v": BEST,
+    "ape-v-printed": replace(PRINTED, target_rate=0.1),
+}
+
+RECIPES: dict[Scale, Recipe] = {
+    "smoke": Recipe(
+        train_images=200,
+        test_images=40,
+        eval_images=40,
+        batch_groups=16,
+        schedule=Schedule(updates=60, log_every=10, eval_every=30, checkpoint_every=30),
+    ),
+    "demo": Recipe(
+        starts=5,
+        eval_images=200,
+        schedule=Schedule(updates=1500, eval_every=500, checkpoint_every=500),
+        agents=("ensemble", "lcb", "ape-v"),
+    ),
+    "cpu": Recipe(schedule=Schedule(updates=6000, eval_every=1000, checkpoint_every=500)),
+    "paper": Recipe(
+        batch_groups=256,
+        per_group=1,
+        schedule=Schedule(updates=250_000, eval_every=10_000, checkpoint_every=5_000),
+        configs={name: replace(config, target_rate=0.005) for name, config in CONFIGS.items()},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the table: which agent, and what its belief does."""
+
+    agent: str
+    adapt: Adapt
+    filter: BeliefFilter | None = None  # None: the agent's own
+
+
+POLICIES: dict[str, Entry] = {
+    "ape-v": Entry("ape-v", True),
+    "ape-v-printed": Entry("ape-v-printed", True),
+    "ape-v-eval-only": Entry("ensemble", True),
+    "ape-v-eval-only-printed": Entry("ensemble", True, BeliefFilter("paper")),
+    "random-member": Entry("ensemble", "member"),
+    "random-member-step": Entry("ensemble", "member-step"),
+    "average": Entry("ensemble", False),
+    "single": Entry("ensemble", 0),  # members train independently, so one of them is a single DQN
+    "lcb": Entry("lcb", False),
+}
+
+
+# ---------------------------------------------------------------------- one seed
+
+
+def build_agent(name: str, recipe: Recipe, dataset: Dataset, seed: int, device: str) -> DQN:
+    """The untrained agent `name` of the recipe."""
+    config = recipe.config(name)
+    kind = next(kind for kind, config_type in REGISTRY.values() if config_type is type(config))
+    agent = kind(Layout.of(dataset), config, num_groups=dataset.num_groups, seed=seed)
+    agent.to_device(device)
+    return agent
+
+
+def limited(images: ImageSet, recipe: Recipe) -> ImageSet:
+    """The first images of each split, as many as the recipe asks for (the files are shuffled by class)."""
+
+    def first(labels: np.ndarray, count: int | None) -> np.ndarray:
+        if count is None or count >= len(labels):
+            return np.arange(len(labels))
+        each = [np.flatnonzero(labels == c)[: -(-count // 4)] for c in range(4)]
+        return np.sort(np.concatenate(each))[:count]
+
+    train_rows, test_rows = first(images.train_labels, recipe.train_images), first(images.test_labels, recipe.test_images)
+    return replace(
+        images,
+        train_images=images.train_images[train_rows],
+        train_labels=images.train_labels[train_rows],
+        test_images=images.test_images[test_rows],
+        test_labels=images.test_labels[test_rows],
+    )
+
+
+class TestEpisodes:
+    """The test episodes of a seed: every test image `starts` times, each from a random cell. Every `reset` starts the same."""
+
+    __test__ = False  # not a test case of pytest
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, starts: int, seed: int, room: Room) -> None:
+        self.picture = np.tile(np.arange(len(labels)), starts)
+        self.positions = np.random.default_rng(seed).integers(room.size, size=(len(self.picture), 2))
+        self.env = BatchedLockedDoors(images, labels, len(self.picture), room)
+        self.num_envs, self.pictures, self.room, self.labels = len(self.picture), images, room, labels
+
+    def reset(self) -> dict[str, np.ndarray]:
+        """All rooms anew."""
+        return self.env.reset(self.picture, self.positions)
+
+    def step(self, actions: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step in every room."""
+        return self.env.step(actions)
+
+
+@torch.no_grad()
+def member_doors(agent: DQN, pictures: np.ndarray, room: Room) -> np.ndarray:
+    """[K, P]: the door each member would expect to be open, were it trusted alone."""
+    table = torch.as_tensor(pictures, device=agent.device).permute(0, 3, 1, 2)
+    parts = [agent.encode(part) for part in table.split(512)]
+    features = torch.cat([part for part in parts if part is not None], dim=1)  # [K, P, F]
+    count = len(pictures)
+    certain = torch.eye(agent.members, device=agent.device)[:, None].expand(-1, count, -1)
+    values = []
+    for door, (x, y) in enumerate(room.door_cells):
+        vector = torch.as_tensor(room.one_hot(np.full(count, x), np.full(count, y)), device=agent.device)
+        values.append(agent.net(features, vector, certain)[..., door])
+    return torch.stack(values, -1).argmax(-1).cpu().numpy()
+
+
+def records(
+    policy: str, seed: int, episodes: TestEpisodes, result: Rollout, doors: np.ndarray | None, seeing: int
+) -> Iterator[dict[str, Any]]:
+    """One line an episode."""
+    for i, picture in enumerate(episodes.picture):
+        label = int(episodes.labels[picture])
+        yield {
+            "policy": policy,
+            "seed": seed,
+            "episode": i,
+            "return": float(result.returns[i]),
+            "success": bool(result.success[i]),
+            "length": int(result.lengths[i]),
+            "members_correct": None if doors is None else int((doors[:seeing, picture] == label).sum()),
+            "members": seeing,
+            "label": label,
+            "picture": int(picture),
+            "stalled": bool(result.stalled[i]),
+        }
+
+
+def oracle_rollout(episodes: TestEpisodes) -> Rollout:
+    """The Bayes-optimal policy for known door likelihoods, in the same episodes."""
+    oracle = OraclePolicy(episodes.room)
+    env = episodes.env
+    episodes.reset()
+    n = episodes.num_envs
+    result = Rollout.empty(n)
+    for _ in range(episodes.room.horizon):
+        _, reward, ended, _, info = env.step(oracle.act(env.x, env.y, tried=env.tried))
+        result.returns += reward
+        result.lengths += info["active"]
+        result.terminated[:] = result.success[:] = ended
+    return result
+
+
+def curve_evaluator(
+    name: str, policies: dict[str, Entry], images: ImageSet, recipe: Recipe, seed: int, room: Room
+) -> Callable[[DQN, int], list[dict[str, Any]]]:
+    """During training: the success of each policy that this agent carries, on some of the test images."""
+    rows = np.random.default_rng(0).permutation(len(images.test_labels))[: recipe.eval_images]
+    episodes = TestEpisodes(images.test_images[rows], images.test_labels[rows], 1, seed, room)
+    shown = [
+        p for p, entry in policies.items() if entry.agent == name and not isinstance(entry.adapt, str) and not entry.filter
+    ]
+
+    def evaluate(agent: DQN, update: int) -> list[dict[str, Any]]:
+        lines = []
+        for policy in shown:
+            result = rollout(Policy(agent, policies[policy].adapt), episodes)
+            line = {"policy": policy, "seed": seed, "success": float(result.success.mean()), "episodes": len(rows)}
+            lines.append(line)
+        return lines
+
+    return evaluate
+
+
+# ---------------------------------------------------------------------- the whole
+
+
+def run(
+    out: str | Path,
+    images: ImageSet,
+    recipe: Recipe,
+    *,
+    seeds: int = 1,
+    device: str = "cpu",
+    resume: bool = False,
+    meta: dict[str, Any] | None = None,
+    title: str = "Locked Doors",
+    console: Console | None = None,
+    policies: dict[str, Entry] | None = None,
+) -> dict[str, Any]:
+    """Train, evaluate and report; returns the summary. Finished parts are not done again when resumed."""
+    out, console, began = Path(out), console or Console(stderr=True), time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    if any(out.iterdir()) and not resume:
+        raise FileExistsError(f"{out} is not empty. Fix: pass --resume to go on with it, or name another folder.")
+    images, room = limited(images, recipe), Room()
+    replays: list[dict[str, Any]] = []
+    for seed in range(seeds):
+        done = out / "seeds" / f"{seed}.json"
+        if not done.exists():
+            run_seed(out, images, recipe, policies or POLICIES, seed, room, device, resume, console)
+    seed_files = sorted((out / "seeds").glob("*.json"))
+    stored = [json.loads(path.read_text()) for path in seed_files]
+    replays = stored[0]["replays"]
+    episodes = [line for s in stored for line in s["episodes"]]
+    with gzip.open(out / "episodes.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(line) + "\n" for line in episodes)
+    (out / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for s in stored for line in s["curves"]))
+    shown = {"size": room.size, "doors": room.door_cells.tolist(), "actions": ["up", "right", "down", "left"]}
+    (out / "replays.json").write_text(json.dumps({"room": shown, "classes": list(images.classes), "replays": replays}))
+    summary = {
+        "title": title,
+        "policies": summarise(episodes),
+        "members": recipe.config("ape-v").members,
+        "meta": {
+            "seeds": list(range(seeds)),
+            "train_images": len(images.train_labels),
+            "test_images": len(images.test_labels),
+            "updates": recipe.schedule.updates,
+            "images": images.source,
+            "seconds": round(sum(s["seconds"] for s in stored)),
+            "device": device,
+            "threads": torch.get_num_threads(),
+        }
+        | (meta or {}),
+    }
+    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write_figures(out)
+    page = write_report(out)
+    print_table(summary)
+    console.print(
+        f"{time.monotonic() - began:.0f} s. Open [bold]{page}[/bold] in a browser to watch the agent change its mind."
+    )
+    return summary
+
+
+def run_seed(
+    out: Path,
+    images: ImageSet,
+    recipe: Recipe,
+    policies: dict[str, Entry],
+    seed: int,
+    room: Room,
+    device: str,
+    resume: bool,
+    console: Console,
+) -> None:
+    """Collect, train and evaluate one seed; its result is one file, written when all of it is there."""
+    began = time.monotonic()
+    columns = collect(images, room, recipe.episodes_per_image, seed=seed)
+    dataset, held_out = Dataset.from_arrays(**columns, num_actions=4).split(recipe.held_out, seed)
+    episodes = TestEpisodes(images.test_images, images.test_labels, recipe.starts, seed, room)
+    sampling = {"batch_groups": recipe.batch_groups, "per_group": recipe.per_group, "device": device}
+    agents: dict[str, DQN] = {}
+    curves: list[dict[str, Any]] = []
+    for name in recipe.agents:
+        agent = build_agent(name, recipe, dataset, seed, device)
+        folder = out / "agents" / f"{name}-{seed}"
+        if not (folder / "policy" / "policy.json").exists():
+            train(
+                agent,
+                Sampler(dataset, **sampling, seed=seed),  # type: ignore[arg-type]
+                folder,
+                recipe.schedule,
+                resume=resume,
+                held_out=Sampler(held_out, device=device),
+                evaluator=curve_evaluator(name, policies, images, recipe, seed, room),
+                config={"agent": name, "seed": seed},
+                title=f"seed {seed}: {name}",
+                console=console,
+            )
+        agents[name] = agent = Policy.load(folder, device=device).agent  # type: ignore[assignment]
+        curves += [json.loads(line) for line in (folder / "curves.jsonl").read_text().splitlines()]
+
+    oracle = oracle_rollout(episodes)
+    lines = list(records("oracle", seed, episodes, oracle, None, 0))
+    doors = {name: member_doors(agent, images.test_images, room) for name, agent in agents.items()}
+    for policy, entry in policies.items():
+        if entry.agent not in agents:
+            continue
+        agent = agents[entry.agent]
+        deployed = Policy(agent, entry.adapt, seed=seed)
+        deployed.filter = entry.filter or deployed.filter
+        result = rollout(deployed, episodes)
+        lines += records(policy, seed, episodes, result, doors[entry.agent], agent.config.members)
+    replays = pick_replays(agents, doors, episodes) if seed == 0 else []
+    result_file = out / "seeds" / f"{seed}.json"
+    result_file.parent.mkdir(exist_ok=True)
+    temporary = result_file.with_suffix(".tmp")
+    seconds = time.monotonic() - began
+    temporary.write_text(json.dumps({"episodes": lines, "curves": curves, "replays": replays, "seconds": seconds}))
+    shutil.move(temporary, result_file)

@@ -1,0 +1,47 @@
+"""Where numbers come from: the command, the commit, the versions, so that a stored result can be made again."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import apev
+
+
+def provenance() -> dict[str, Any]:
+    """What goes into the "meta" of a summary."""
+    return {
+        "command": " ".join(["apev", *(shlex.quote(_short(word)) for word in sys.argv[1:])]),
+        "commit": commit(),
+        "version": apev.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def commit() -> str:
+    """The commit this code was run from, with "+changes" if files differed from it; "unknown" outside a checkout."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + (
+            "+changes" if git("status", "--porcelain", "--", "src", ":/src") else ""
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _short(word: str) -> str:
+    """Absolute paths say more about a machine than about an experiment: keep the file name."""
+    return Path(word).name if word.startswith("/") or word.startswith("..") else word

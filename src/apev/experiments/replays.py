@@ -1,0 +1,113 @@
+"""Episodes worth watching: an agent that changes its mind, and fixed policies in front of the same photograph."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from apev.envs import BatchedLockedDoors
+from apev.evaluate import Rollout, rollout
+from apev.policy import Policy
+
+if TYPE_CHECKING:
+    from apev.agents.dqn import DQN
+    from apev.experiments.locked_doors import TestEpisodes
+
+_WATCHED = 600  # episodes looked through for good ones
+
+
+class _Some:
+    """A few of the test episodes."""
+
+    def __init__(self, episodes: TestEpisodes, rows: np.ndarray) -> None:
+        self.rows, self.episodes = rows, episodes
+        self.num_envs, self.pictures = len(rows), episodes.pictures
+        self.env = BatchedLockedDoors(episodes.pictures, episodes.labels, len(rows), episodes.room)
+
+    def reset(self) -> dict[str, np.ndarray]:
+        return self.env.reset(self.episodes.picture[self.rows], self.episodes.positions[self.rows])
+
+    def step(self, actions: np.ndarray) -> Any:
+        return self.env.step(actions)
+
+
+def pick_replays(
+    agents: dict[str, DQN], doors: dict[str, np.ndarray], episodes: TestEpisodes, count: int = 6
+) -> list[dict[str, Any]]:
+    """The most telling episodes of the adaptive agent, each followed by what a fixed policy does there."""
+    if "ape-v" not in agents:
+        return []
+    watched = _Some(episodes, np.arange(min(_WATCHED, episodes.num_envs)))
+    adaptive = rollout(Policy(agents["ape-v"]), watched, trace=True)
+    bumps = door_bumps(adaptive, episodes)
+    # Best first: solved after one or two wrong doors; last, one it never solved.
+    score = np.where(adaptive.success & (bumps > 0), 10 - np.abs(bumps - 2) - adaptive.lengths / 50, -1.0)
+    chosen = [int(i) for i in np.argsort(-score)[: count - 1] if score[i] > 0]
+    chosen += [int(i) for i in np.flatnonzero(~adaptive.success)[:1]] + [int(np.argmax(adaptive.success & (bumps == 0)))]
+    replays = []
+    fixed = rollout(Policy(agents["ensemble"], False), watched, trace=True) if "ensemble" in agents else None
+    for i in dict.fromkeys(chosen):
+        replays.append(replay("ape-v", adaptive, i, doors["ape-v"], episodes))
+        if fixed is not None and len(replays) < 8:
+            replays.append(replay("average", fixed, i, doors["ensemble"], episodes))
+    return replays
+
+
+def door_bumps(result: Rollout, episodes: TestEpisodes) -> np.ndarray:
+    """How many different locked doors each traced episode tried: [n]."""
+    n = len(result.lengths)
+    tried = np.zeros((n, 4), dtype=bool)
+    for t, actions in enumerate(result.actions):
+        x, y = positions(result, t, episodes.room.size)
+        pushed = episodes.room.door_tried(x, y, actions)
+        locked = (pushed >= 0) & (pushed != episodes.labels[episodes.picture[:n]]) & (t < result.lengths)
+        tried[np.flatnonzero(locked), pushed[locked]] = True
+    return tried.sum(1)
+
+
+def positions(result: Rollout, t: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cells (x, y) of all traced episodes at step t."""
+    hot = result.observations[t]["position"]
+    return hot[:, :size].argmax(1), hot[:, size:].argmax(1)
+
+
+def replay(policy: str, result: Rollout, i: int, doors: np.ndarray, episodes: TestEpisodes) -> dict[str, Any]:
+    """Episode i as `replays.json` stores it."""
+    picture, size = int(episodes.picture[i]), episodes.room.size
+    believed = doors[:, picture]  # [K]
+    steps = []
+    for t in range(int(result.lengths[i]) + 1):
+        x, y = (int(v[i]) for v in positions(result, t, size))
+        weights = result.beliefs[t][i]
+        by_door = np.bincount(believed, weights=weights, minlength=4)
+        event, action = "start", None
+        if t:
+            before = tuple(int(v[i]) for v in positions(result, t - 1, size))
+            action = int(result.actions[t - 1][i])
+            left = t == result.lengths[i] and result.success[i]
+            event = "exit" if left else "bump" if before == (x, y) else "move"
+        steps.append(
+            {
+                "x": x,
+                "y": y,
+                "action": action,
+                "event": event,
+                "belief": [round(float(w), 4) for w in weights],
+                "doors": [round(float(w), 4) for w in by_door],
+                "believed_door": int(by_door.argmax()),
+            }
+        )
+    buffer = io.BytesIO()
+    Image.fromarray(episodes.pictures[picture]).save(buffer, format="PNG")
+    return {
+        "policy": policy,
+        "picture": base64.b64encode(buffer.getvalue()).decode(),
+        "label": int(episodes.labels[picture]),
+        "success": bool(result.success[i]),
+        "member_doors": believed.tolist(),
+        "steps": steps,
+    }

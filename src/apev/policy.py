@@ -1,0 +1,259 @@
+"""What a user deploys: an agent, a belief filter, and the state of the running episodes.
+
+    policy = apev.load("runs/doors")
+    policy.reset()
+    action = policy.act(obs)                              # never changes the belief
+    policy.observe(reward, next_obs, terminated)          # Bayes' rule; never picks an action
+    policy.belief                                         # [num_envs, K], for people and plots
+
+One argument decides how the belief behaves, `adapt`:
+
+    True          the Bayes filter: start uniform, follow the evidence
+    False         frozen at uniform (an average ensemble)
+    2             frozen at e_2 (trust member 2 alone); a sequence of K weights is frozen as given
+    "member"      one random member an episode
+    "member-step" a random member a step
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import apev
+from apev import belief as beliefs
+from apev.agents import REGISTRY, Agent
+from apev.data.batch import Batch, Layout, Observations
+
+Adapt = bool | int | Sequence[float] | Literal["member", "member-step"]
+
+_CHUNK = 512  # pictures encoded at once: bounds memory when thousands of episodes start together
+
+
+@dataclass
+class PolicyState:
+    """The running episodes of a policy: what it believes, what it saw last and what it did."""
+
+    log_belief: Tensor  # [n, K]
+    obs: Observations | None = None
+    action: Tensor | None = None
+
+
+class Policy:
+    """A deployable stateful policy over one or many environments."""
+
+    def __init__(self, agent: Agent, adapt: Adapt = True, *, seed: int = 0) -> None:
+        self.agent, self.adapt = agent, adapt
+        self.filter = agent.filter
+        self._rng = torch.Generator().manual_seed(seed)
+        self._pictures: Tensor | None = None
+        self._features: Tensor | None = None
+        self._single = True
+        if not isinstance(adapt, bool | int | str):
+            weights = torch.as_tensor(adapt, dtype=torch.float32)
+            if weights.shape != (agent.members,) or bool((weights < 0).any()) or not bool(weights.sum() > 0):
+                raise ValueError(f"a frozen belief is {agent.members} weights >= 0, got {list(adapt)}.")
+        elif isinstance(adapt, str) and adapt not in ("member", "member-step"):
+            raise ValueError(f"adapt={adapt!r} is unknown. Fix: True, False, a member, K weights, 'member', 'member-step'.")
+        elif not isinstance(adapt, bool | str) and not 0 <= adapt < agent.members:
+            raise ValueError(f"adapt={adapt} names no member. Fix: 0 to {agent.members - 1}.")
+        self.state = PolicyState(self._fresh(1))
+
+    @property
+    def members(self) -> int:
+        """K."""
+        return self.agent.members
+
+    @property
+    def belief(self) -> np.ndarray:
+        """Weights [num_envs, K] ([K] for a single environment)."""
+        weights = self.state.log_belief.exp().cpu().numpy()
+        return weights[0] if self._single else weights
+
+    def reset(self, mask: Any = None, *, num_envs: int | None = None, keep_belief: bool = False) -> None:
+        """Start new episodes: all of them, or those where `mask` is True.
+
+        `keep_belief` carries the belief over: right when the world stays the same (a robot), wrong when each episode is a
+        new one (a new photograph).
+        """
+        count = num_envs if num_envs is not None else len(self.state.log_belief)
+        if num_envs is not None:
+            self._single = False
+        old = self.state
+        if mask is None:
+            kept = keep_belief and count == len(old.log_belief)
+            self.state = PolicyState(old.log_belief if kept else self._fresh(count))
+        elif not keep_belief:
+            rows = torch.as_tensor(np.asarray(mask), dtype=torch.bool, device=old.log_belief.device)
+            old.log_belief = torch.where(rows[:, None], self._fresh(count), old.log_belief)
+
+    def act(self, obs: Any, deterministic: bool = True) -> Any:
+        """The action for what is seen now; an array for many environments, an int for one."""
+        seen = self._read(obs)
+        state = self.state
+        if len(state.log_belief) != len(seen.vector):
+            state = self.state = PolicyState(self._fresh(len(seen.vector)))
+        if self.adapt == "member-step":
+            state.log_belief = self._random_member(len(seen.vector))
+        features = self._encode(seen.pictures)
+        state.obs = seen
+        state.action = self.agent.act(seen, state.log_belief, greedy=deterministic, features=features)
+        actions = state.action.cpu().numpy()
+        return int(actions[0]) if self._single else actions
+
+    def observe(self, reward: Any, next_obs: Any, terminated: Any, *, action: Any = None, active: Any = None) -> None:
+        """Take in what the last action led to.
+
+        `action` is what was really executed, where a safety layer replaced ours. Rows where `active` is False are left alone.
+        """
+        state = self.state
+        if state.obs is None or state.action is None:
+            raise RuntimeError("observe() before act(): there is no step to learn from. Fix: call act(obs) first.")
+        if self.adapt is not True:
+            return
+        device = state.log_belief.device
+        done = state.action if action is None else torch.as_tensor(np.atleast_1d(action), device=device)
+        features = self._encode(state.obs.pictures)
+        seen, after = state.obs, self._read(next_obs)
+        if after.pictures is not None and seen.pictures is not None and not _same(seen.pictures, after.pictures):
+            assert features is not None
+            assert after.picture is not None
+            following = self._encode(after.pictures)  # stays cached for the next act()
+            assert following is not None
+            features = torch.cat([features, following], dim=1)
+            after = replace(after, picture=after.picture + len(seen.pictures))
+        step = Batch(
+            obs=seen,
+            action=done.long(),
+            reward=torch.as_tensor(np.atleast_1d(reward), device=device).float(),
+            next_obs=after,
+            terminated=torch.as_tensor(np.atleast_1d(terminated), device=device).float(),
+            group=torch.zeros(len(done), dtype=torch.int64, device=device),
+        )
+        errors = self.agent.td_errors(step, state.log_belief, features)
+        mask = None if active is None else torch.as_tensor(np.atleast_1d(active), device=device)
+        state.log_belief = self.filter.update(state.log_belief, errors, mask)
+
+    def predict(
+        self,
+        observation: Any,
+        state: PolicyState | None = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+    ) -> tuple[Any, PolicyState]:
+        """Act as stable-baselines3's recurrent policies do: returns the action and the state to hand back next time.
+
+        Rewards are no part of that interface: call `observe` after the environment's step (it updates the very state that
+        was returned), or the belief stays where it is.
+        """
+        if state is not None:
+            self.state = state
+        if episode_start is not None and np.any(episode_start):
+            self.reset(np.atleast_1d(episode_start))
+        action = self.act(observation, deterministic)
+        return action, self.state
+
+    def with_adapt(self, adapt: Adapt, *, seed: int = 0) -> Policy:
+        """The same agent with another behaviour of the belief."""
+        return Policy(self.agent, adapt, seed=seed)
+
+    # ------------------------------------------------------------------ files
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `policy.json` and `weights.safetensors`; `apev.load` reads them. The behaviour of the belief is not stored."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        names = {kind: name for name, (kind, _) in REGISTRY.items()}
+        about = {
+            "apev": apev.__version__,
+            "agent": names[type(self.agent)],  # type: ignore[index]
+            "config": asdict(self.agent.config),
+            "layout": asdict(self.agent.layout),
+        }
+        weights = {k: v.detach().cpu().contiguous() for k, v in self.agent.policy_state().items()}
+        save_file(weights, folder / "weights.safetensors")
+        (folder / "policy.json").write_text(json.dumps(about, indent=1) + "\n")
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path, adapt: Adapt = True, *, device: str = "cpu", seed: int = 0) -> Policy:
+        """The policy stored in `folder` (a policy folder, or a run folder that holds one)."""
+        folder = Path(folder)
+        if not (folder / "policy.json").exists() and (folder / "policy" / "policy.json").exists():
+            folder = folder / "policy"
+        if not (folder / "policy.json").exists():
+            raise FileNotFoundError(f"{folder} holds no policy.json. Fix: name a run folder that has finished training.")
+        about = json.loads((folder / "policy.json").read_text())
+        kind, config = REGISTRY[about["agent"]]
+        agent = kind(layout_from_json(about["layout"]), config(**_tuples(about["config"])))
+        agent.load_policy_state(load_file(folder / "weights.safetensors"))
+        agent.to_device(device)
+        return cls(agent, adapt, seed=seed)
+
+    # ------------------------------------------------------------------ internals
+
+    def _fresh(self, count: int) -> Tensor:
+        """Beliefs at the start of an episode, [count, K]."""
+        device = self.agent.device
+        if isinstance(self.adapt, str):
+            return self._random_member(count)
+        if isinstance(self.adapt, bool):
+            return beliefs.uniform(self.members, count, device)
+        if isinstance(self.adapt, int):
+            return beliefs.one_hot(torch.full((count,), self.adapt, device=device), self.members)
+        weights = torch.as_tensor(self.adapt, dtype=torch.float32, device=device).clamp_min(1e-30)
+        return beliefs.normalise(weights.log()).expand(count, -1)
+
+    def _random_member(self, count: int) -> Tensor:
+        member = torch.randint(self.members, (count,), generator=self._rng)
+        return beliefs.one_hot(member.to(self.agent.device), self.members)
+
+    def _read(self, obs: Any) -> Observations:
+        if isinstance(obs, Observations):
+            self._single = False
+            return obs
+        layout = self.agent.layout
+        key = layout.picture or layout.vectors[0][0]
+        shape = np.shape(obs if layout.bare else obs[key])
+        self._single = len(shape) == (len(layout.picture_shape or ()) if layout.picture else 1)
+        if self._single:
+            obs = np.asarray(obs)[None] if layout.bare else {k: np.asarray(v)[None] for k, v in obs.items()}
+        return layout.read(obs, device=self.agent.device)
+
+    def _encode(self, pictures: Tensor | None) -> Tensor | None:
+        """Features [K, P, F], encoded anew only when the pictures changed."""
+        if pictures is None:
+            return None
+        if self._pictures is None or not _same(self._pictures, pictures):
+            parts = [self.agent.encode(part) for part in pictures.split(_CHUNK)]
+            self._features, self._pictures = torch.cat([p for p in parts if p is not None], dim=1), pictures
+        return self._features
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a is b or (a.shape == b.shape and torch.equal(a, b))
+
+
+def _tuples(config: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples; our frozen configurations have no lists."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
+
+
+def layout_from_json(stored: dict[str, Any]) -> Layout:
+    """The inverse of `asdict(layout)` through JSON."""
+    shape = stored["picture_shape"]
+    vectors = tuple((key, width) for key, width in stored["vectors"])
+    return Layout(vectors, stored["picture"], shape and tuple(shape), stored["num_actions"], stored["bare"])
+
+
+def load(folder: str | Path, adapt: Adapt = True, *, device: str = "cpu", seed: int = 0) -> Policy:
+    """Load a trained policy: `apev.load("runs/doors")`."""
+    return Policy.load(folder, adapt, device=device, seed=seed)

@@ -1,0 +1,227 @@
+"""The loop: sample, update, log, evaluate, checkpoint, resume.
+
+A run folder holds
+
+    config.json        what was asked for
+    metrics.jsonl      one line every `log_every` updates
+    curves.jsonl       one line an evaluation during training
+    checkpoints/       latest.safetensors: weights, optimiser, generators, step; enough to go on bit for bit
+    policy/            the deployable policy, written at the end
+
+Metrics stay on the device until they are logged, so no update waits for another. Ctrl-C, or a kill, loses at most the
+updates since the last checkpoint, and a resumed run ends with the very same parameters as one never interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from apev.agents.dqn import DQN
+from apev.data.sampler import Sampler
+from apev.policy import Policy
+
+
+class Interrupted(Exception):  # noqa: N818 (not an error: the user asked for it)
+    """Training was stopped by the user and can be resumed."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long to train, and how often to log, evaluate and save."""
+
+    updates: int = 3000
+    """Gradient steps in all."""
+    log_every: int = 50
+    """Updates between two lines of metrics.jsonl."""
+    eval_every: int = 500
+    """Updates between two evaluations during training; 0 evaluates only at the end."""
+    checkpoint_every: int = 500
+    """Updates between two checkpoints."""
+
+
+Evaluator = Callable[[DQN, int], list[dict[str, Any]]]
+"""Called with the agent and the update; returns lines for curves.jsonl."""
+
+
+def train(
+    agent: DQN,
+    sampler: Sampler,
+    folder: str | Path,
+    schedule: Schedule,
+    *,
+    resume: bool = False,
+    held_out: Sampler | None = None,
+    evaluator: Evaluator | None = None,
+    config: dict[str, Any] | None = None,
+    title: str = "training",
+    console: Console | None = None,
+) -> Path:
+    """Train `agent` to the end of the schedule; returns the run folder.
+
+    `held_out` samples contexts that no member trains on: the belief filter's scales are measured there at the end.
+    """
+    folder = Path(folder)
+    checkpoint = folder / "checkpoints" / "latest.safetensors"
+    start = 0
+    if resume and checkpoint.exists():
+        start = load_checkpoint(checkpoint, agent, sampler)
+        for name in ("metrics.jsonl", "curves.jsonl"):
+            keep_lines_until(folder / name, start)
+    elif checkpoint.exists() or (folder / "metrics.jsonl").exists():
+        raise FileExistsError(f"{folder} already holds a run. Fix: pass --resume to go on with it, or name another folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {"agent_config": asdict(agent.config), "schedule": asdict(schedule)} | (config or {})
+    (folder / "config.json").write_text(json.dumps(about, indent=1, default=str) + "\n")
+
+    update = start
+    sums: dict[str, Tensor] = {}
+    with stop_on_interrupt() as stopped, progress_bar(console) as progress:
+        task = progress.add_task(title, total=schedule.updates, completed=start)
+        while update < schedule.updates:
+            metrics = agent.update(sampler.sample())
+            update += 1
+            sums = {name: sums[name] + value if name in sums else value.clone() for name, value in metrics.items()}
+            log = update % schedule.log_every == 0 or update == schedule.updates
+            if log:
+                count = update % schedule.log_every or schedule.log_every
+                line = {"update": update} | {name: float(value) / count for name, value in sums.items()}
+                append_line(folder / "metrics.jsonl", line)
+                sums = {}
+            if evaluator is not None and schedule.eval_every and update % schedule.eval_every == 0:
+                for line in evaluator(agent, update):
+                    append_line(folder / "curves.jsonl", {"update": update} | line)
+            # Checkpoints lie on multiples of log_every, so that no half-summed metric is lost.
+            due = update % schedule.checkpoint_every == 0 or update == schedule.updates or bool(stopped)
+            if due and log:
+                save_checkpoint(checkpoint, agent, sampler, update)
+            progress.update(task, completed=update)
+            if stopped and log:
+                raise Interrupted(f"stopped at update {update} of {schedule.updates}; --resume goes on from here")
+    if held_out is not None:
+        agent.calibrate(held_out.iterate(4096))
+    Policy(agent).save(folder / "policy")
+    return folder
+
+
+def append_line(path: Path, line: dict[str, Any]) -> None:
+    """Add one JSON line."""
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def keep_lines_until(path: Path, update: int) -> None:
+    """Drop lines written after the checkpoint: the resumed run writes them again."""
+    if path.exists():
+        lines = path.read_text().splitlines()
+        kept = []
+        for line in lines:
+            try:
+                if json.loads(line)["update"] <= update:
+                    kept.append(line)
+            except json.JSONDecodeError:
+                break  # a line cut short by the kill
+        path.write_text("".join(line + "\n" for line in kept))
+
+
+# ---------------------------------------------------------------------- checkpoints
+
+
+def save_checkpoint(path: Path, agent: DQN, sampler: Sampler, update: int) -> None:
+    """Everything the coming updates depend on, written to a temporary name, synced, then renamed."""
+    tensors = {f"agent.{k}": v for k, v in agent.state_dict().items()}
+    for index, state in agent.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{k}": v for k, v in state.items()}
+    tensors |= {f"sampler.{k}": v for k, v in sampler.state_dict().items()}
+    tensors["generator"] = agent.generator.get_state()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    contiguous = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
+    save_file(contiguous, temporary, metadata={"update": str(update)})
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    descriptor = os.open(path.parent, os.O_RDONLY)  # the rename itself must reach the disk too
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def load_checkpoint(path: Path, agent: DQN, sampler: Sampler) -> int:
+    """Put everything back; returns the update to go on from."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        update = int(file.metadata()["update"])
+    stored = {k.removeprefix("agent."): v for k, v in tensors.items() if k.startswith("agent.")}
+    try:
+        agent.load_state_dict(stored)
+    except RuntimeError as error:
+        raise ValueError(f"{path} was written with other settings. Fix: resume with those, or start anew. ({error})") from None
+    optimizer = agent.optimizer.state_dict()
+    states: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".", 2)
+            states.setdefault(int(index), {})[key] = value
+    agent.optimizer.load_state_dict(optimizer | {"state": states})
+    sampler.load_state_dict({k.removeprefix("sampler."): v for k, v in tensors.items() if k.startswith("sampler.")})
+    agent.generator.set_state(tensors["generator"])
+    return update
+
+
+# ---------------------------------------------------------------------- what a person sees
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[list[int]]:
+    """The first Ctrl-C asks the loop to save and stop; a second one stops at once."""
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    try:
+        previous = signal.signal(signal.SIGINT, handle)
+    except ValueError:  # not the main thread: the caller deals with interrupts
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+class RateColumn(ProgressColumn):
+    """Updates a second."""
+
+    def render(self, task: Task) -> Text:
+        """For rich."""
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.1f}/s", style="progress.data.speed")
+
+
+def progress_bar(console: Console | None = None) -> Progress:
+    """The bar everything over five seconds shows: what, how far, how fast, how long still."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        RateColumn(),
+        TimeRemainingColumn(),
+        console=console or Console(stderr=True),
+    )
