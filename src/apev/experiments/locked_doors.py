@@ -43,7 +43,7 @@ class Recipe:
     train_images: int | None = None  # None: all there are
     test_images: int | None = None
     starts: int = 1  # test episodes an image
-    episodes_per_image: int = 4
+    episodes_per_image: int = 6
     held_out: float = 0.05  # share of the training images no agent trains on: the filter's scales are measured there
     batch_groups: int = 32
     per_group: int = 16

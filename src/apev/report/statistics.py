@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
 
 Array = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ def wilson(successes: float, n: float, level: float = 0.95) -> tuple[float, floa
     _check_level(level)
     if n <= 0 or not 0 <= successes <= n:
         raise ValueError(f"wilson() got {successes} successes in {n} episodes; it needs 0 <= successes <= n and n > 0")
-    z = float(norm.ppf(0.5 + level / 2))
+    z = NormalDist().inv_cdf(0.5 + level / 2)
     rate = successes / n
     centre = (rate + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z * np.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
