@@ -189,11 +189,13 @@ class Report:
     def run(self) -> None:
         """Run it."""
         from apev.report import print_table, read_folder, write_figures, write_report
+        from apev.report.filmstrip import write_filmstrip
 
         if not self.folder.is_dir():
             raise FileNotFoundError(f"no folder {self.folder}. Fix: name one that `apev demo` or `apev reproduce` made.")
         print_table(read_folder(self.folder).summary)
         write_figures(self.folder)
+        write_filmstrip(self.folder)
         print(write_report(self.folder))
 
 
@@ -209,6 +211,8 @@ class LockedDoors(Machine):
     """An .npz or the official cifar-10-python.tar.gz, or 'cifar10' to download it; else the small set we ship."""
     seeds: int | None = None
     """How many seeds: 1 for smoke and demo, 3 for cpu, 4 for paper unless given."""
+    only_seed: int | None = None
+    """Do one seed and no table: several processes can share a folder. Run again with --resume for the table."""
     resume: bool = False
     """Go on with an interrupted run in the same folder."""
 
@@ -223,7 +227,17 @@ class LockedDoors(Machine):
         meta = provenance() | {"scale": self.scale}
         images = load_images(self.images)
         title = f"Locked Doors, {self.scale} scale"
-        run(self.out, images, RECIPES[self.scale], seeds=seeds, device=self.device, resume=self.resume, meta=meta, title=title)
+        run(
+            self.out,
+            images,
+            RECIPES[self.scale],
+            seeds=seeds,
+            only_seed=self.only_seed,
+            device=self.device,
+            resume=self.resume or self.only_seed is not None,
+            meta=meta,
+            title=title,
+        )
 
 
 @dataclass(frozen=True)

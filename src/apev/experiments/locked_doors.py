@@ -28,6 +28,7 @@ from apev.evaluate import Rollout, rollout
 from apev.experiments.replays import pick_replays
 from apev.policy import Adapt, Policy
 from apev.report import print_table, summarise, write_figures, write_report
+from apev.report.filmstrip import write_filmstrip
 from apev.train import Schedule, train
 
 Scale = Literal["smoke", "demo", "cpu", "paper"]
@@ -46,7 +47,8 @@ class Recipe:
     episodes_per_image: int = 6
     held_out: float = 0.05  # share of the training images no agent trains on: the filter's scales are measured there
     batch_groups: int = 32
-    per_group: int = 16
+    per_group: int = 8  # 32 x 8 transitions: the paper's batch of 256
+    terminal_share: float = 0.25
     eval_images: int = 500  # test images of the learning curves
     schedule: Schedule = field(default_factory=Schedule)
     agents: tuple[str, ...] = TRAINED
@@ -88,6 +90,7 @@ RECIPES: dict[Scale, Recipe] = {
     "paper": Recipe(
         batch_groups=256,
         per_group=1,
+        terminal_share=0.0,
         schedule=Schedule(updates=250_000, eval_every=10_000, checkpoint_every=5_000),
         configs={name: replace(config, target_rate=0.005) for name, config in CONFIGS.items()},
     ),
@@ -254,20 +257,23 @@ def run(
     title: str = "Locked Doors",
     console: Console | None = None,
     policies: dict[str, Entry] | None = None,
+    only_seed: int | None = None,
 ) -> dict[str, Any]:
-    """Train, evaluate and report; returns the summary. Finished parts are not done again when resumed."""
+    """Train, evaluate and report; returns the summary. Finished parts are not done again when resumed.
+
+    `only_seed` does the work of one seed and no report, so that several processes can share the seeds of one folder.
+    """
     out, console, began = Path(out), console or Console(stderr=True), time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     if any(out.iterdir()) and not resume:
         raise FileExistsError(f"{out} is not empty. Fix: pass --resume to go on with it, or name another folder.")
     images, room = limited(images, recipe), Room()
-    replays: list[dict[str, Any]] = []
-    for seed in range(seeds):
-        done = out / "seeds" / f"{seed}.json"
-        if not done.exists():
+    for seed in range(seeds) if only_seed is None else [only_seed]:
+        if not (out / "seeds" / f"{seed}.json").exists():
             run_seed(out, images, recipe, policies or POLICIES, seed, room, device, resume, console)
-    seed_files = sorted((out / "seeds").glob("*.json"))
-    stored = [json.loads(path.read_text()) for path in seed_files]
+    if only_seed is not None:
+        return {}
+    stored = [json.loads((out / "seeds" / f"{seed}.json").read_text()) for seed in range(seeds)]
     replays = stored[0]["replays"]
     episodes = [line for s in stored for line in s["episodes"]]
     with gzip.open(out / "episodes.jsonl.gz", "wt") as file:
@@ -293,6 +299,7 @@ def run(
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     write_figures(out)
+    write_filmstrip(out)
     page = write_report(out)
     print_table(summary)
     console.print(
@@ -317,7 +324,17 @@ def run_seed(
     columns = collect(images, room, recipe.episodes_per_image, seed=seed)
     dataset, held_out = Dataset.from_arrays(**columns, num_actions=4).split(recipe.held_out, seed)
     episodes = TestEpisodes(images.test_images, images.test_labels, recipe.starts, seed, room)
-    sampling = {"batch_groups": recipe.batch_groups, "per_group": recipe.per_group, "device": device}
+
+    def sampler() -> Sampler:
+        return Sampler(
+            dataset,
+            batch_groups=recipe.batch_groups,
+            per_group=recipe.per_group,
+            terminal_share=recipe.terminal_share,
+            device=device,
+            seed=seed,
+        )
+
     agents: dict[str, DQN] = {}
     curves: list[dict[str, Any]] = []
     for name in recipe.agents:
@@ -326,7 +343,7 @@ def run_seed(
         if not (folder / "policy" / "policy.json").exists():
             train(
                 agent,
-                Sampler(dataset, **sampling, seed=seed),  # type: ignore[arg-type]
+                sampler(),
                 folder,
                 recipe.schedule,
                 resume=resume,
@@ -352,7 +369,7 @@ def run_seed(
         lines += records(policy, seed, episodes, result, doors[entry.agent], agent.config.members)
     replays = pick_replays(agents, doors, episodes) if seed == 0 else []
     result_file = out / "seeds" / f"{seed}.json"
-    result_file.parent.mkdir(exist_ok=True)
+    result_file.parent.mkdir(parents=True, exist_ok=True)
     temporary = result_file.with_suffix(".tmp")
     seconds = time.monotonic() - began
     temporary.write_text(json.dumps({"episodes": lines, "curves": curves, "replays": replays, "seconds": seconds}))
