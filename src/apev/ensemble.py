@@ -38,7 +38,7 @@ class EnsembleMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: [K, B, in] -> [K, B, out]."""
         for layer in self.layers[:-1]:
-            x = layer(x).relu()
+            x = layer(x).relu_()  # in place: the product does not need its own output to go backward
         return self.layers[-1](x)
 
 

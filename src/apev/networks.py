@@ -12,7 +12,7 @@ def door_encoder(channels: int = 3, height: int = 32, width: int = 32, features:
     """Appendix C: three 3x3 convolutions of 32 channels, each with ReLU and average pooling, then a dense layer of 10."""
     layers: list[nn.Module] = []
     for _ in range(3):
-        layers += [nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU()]
+        layers += [nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(inplace=True)]
         if min(height, width) >= 2:  # pictures smaller than 8x8 run out of pixels to pool
             layers.append(nn.AvgPool2d(2))
             height, width = height // 2, width // 2

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from apev.agents.dqn import DQN, DQNConfig, take
 from apev.agents.wildcards import Wildcards
-from apev.belief import sample_dirichlet
+from apev.belief import normalise, sample_dirichlet
 from apev.data.batch import Batch, Layout
 from apev.networks import QEnsemble
 
@@ -33,6 +33,9 @@ class APEVConfig(DQNConfig):
 
     alpha: float = 0.1
     """Concentration of the Dirichlet that beliefs are drawn from in training."""
+    evidence_share: float = 0.5
+    """Share of the training beliefs that come from logged evidence: what other transitions of the same context would have
+    taught an agent that started uniform. The rest come from the Dirichlet. Needs surprise='certain'."""
     surprise: Literal["certain", "paper"] = "certain"
     """Where TD errors are measured: 'certain' at e_k for member k, 'paper' at the current belief."""
     wildcards: int = 0
@@ -95,35 +98,55 @@ class APEV(DQN):
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step for all members, under beliefs drawn from p(b)."""
         shown, next_shown = self.encode_batch(batch)
+        after = batch.next_obs.vector
         rows = len(batch.action)
         log_belief = sample_dirichlet(self.config.alpha, rows, self.members, self.generator, self.device)
         log_belief = self.filter.apply_floor(log_belief)
-        belief = log_belief.exp()
-        q = take(self.net(shown, batch.obs.vector, belief), batch.action)  # [K, B]
 
-        squared = torch.zeros_like(q)
         if self.config.surprise == "certain":
             # Each row also teaches member k its plain Q-learning value, and that error is the surprise.
             certain = self.certainty(rows)
             own = take(self.net(shown, batch.obs.vector, certain), batch.action)
             with torch.no_grad():
-                own_target = self.backup(batch, self.target(next_shown, batch.next_obs.vector, certain).amax(-1))
+                own_target = self.backup(batch, self.target(next_shown, after, certain).amax(-1))
+                errors = (own - own_target).T  # [B, K]
+                log_belief = self.from_evidence(batch, errors, log_belief)
             squared = (own - own_target).square()
-            errors = (own.detach() - own_target).T  # [B, K]
+            belief = log_belief.exp()
+            q = take(self.net(shown, batch.obs.vector, belief), batch.action)  # [K, B]
         else:
+            belief = log_belief.exp()
+            q = take(self.net(shown, batch.obs.vector, belief), batch.action)
+            squared = torch.zeros_like(q)
             with torch.no_grad():
-                after = self.target(next_shown, batch.next_obs.vector, belief)
-                follow = take(after, self.mix(after, belief).argmax(-1))
-                errors = (q - self.backup(batch, follow)).T
+                errors = (q - self.backup(batch, self.followed(next_shown, after, belief))).T
+
         weight = self.weigh(batch, errors)
         with torch.no_grad():
             new_belief = self.filter.update(log_belief, errors).exp()
-            after = self.target(next_shown, batch.next_obs.vector, new_belief)
-            follow = take(after, self.mix(after, new_belief).argmax(-1))
-            target = self.backup(batch, follow)
+            target = self.backup(batch, self.followed(next_shown, after, new_belief))
             moved = (new_belief - belief).abs().sum(-1).mean() / 2
         metrics = self.descend(squared + (q - target).square(), weight)
         return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
+
+    def followed(self, shown: Tensor | None, vector: Tensor, belief: Tensor) -> Tensor:
+        """[K, B]: what each member's target expects of the policy that acts on `belief`."""
+        q = self.target(shown, vector, belief)
+        return take(q, self.mix(q, belief).argmax(-1))
+
+    def from_evidence(self, batch: Batch, errors: Tensor, log_belief: Tensor) -> Tensor:
+        """Replace a share of the beliefs by ones that logged evidence leads to.
+
+        A row's context shows in other rows of the batch too. A random part of those, from none (the uniform belief an episode
+        starts with) to all, is taken as already seen. The end of an episode is never seen before another step.
+        """
+        rows, device, draws = len(errors), self.device, self.generator
+        seen = torch.rand(rows, rows, generator=draws, device=device) < torch.rand(rows, 1, generator=draws, device=device) ** 2
+        seen &= (batch.group[:, None] == batch.group) & (batch.terminated == 0)
+        seen.fill_diagonal_(False)
+        evidence = normalise(seen.float() @ self.filter.log_likelihood(errors).clamp_min(-1e4))
+        replaced = torch.rand(rows, 1, generator=draws, device=device) < self.config.evidence_share
+        return torch.where(replaced, self.filter.apply_floor(evidence), log_belief)
 
     @torch.no_grad()
     def weigh(self, batch: Batch, errors: Tensor) -> Tensor:

@@ -47,8 +47,8 @@ class Recipe:
     episodes_per_image: int = 6
     held_out: float = 0.05  # share of the training images no agent trains on: the filter's scales are measured there
     batch_groups: int = 32
-    per_group: int = 8  # 32 x 8 transitions: the paper's batch of 256
-    terminal_share: float = 0.25
+    per_group: int = 16
+    terminal_share: float = 0.125
     eval_images: int = 500  # test images of the learning curves
     schedule: Schedule = field(default_factory=Schedule)
     agents: tuple[str, ...] = TRAINED

@@ -1,0 +1,28 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def run(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(BENCHMARKS / name), *words], capture_output=True, text=True, timeout=120)
+
+
+def test_locked_doors_ends_with_its_two_numbers():
+    tiny = ["--rounds", "1", "--updates", "2", "--threads", "1", "--batch-images", "2", "--per-image", "4"]
+    done = run("locked_doors.py", "--agent", "ape-v", *tiny)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert list(answer)[:2] == ["speedup", "peak_share"]
+    assert answer["speedup"] > 0
+    assert 0 < answer["peak_share"] < 1
+    assert answer["transitions_per_second"].keys() == {"ape-v"}
+    assert answer["threads"] == 1
+
+
+def test_locked_doors_names_a_senseless_option():
+    done = run("locked_doors.py", "--rounds", "0")
+    assert done.returncode != 0
+    assert "--rounds is 0. Fix" in done.stderr
