@@ -41,7 +41,9 @@ def one_hot(member: Tensor, members: int) -> Tensor:
 
 def normalise(log_belief: Tensor) -> Tensor:
     """Put log-weights back on the simplex."""
-    return log_belief - torch.logsumexp(log_belief, dim=-1, keepdim=True)
+    # The largest weight becomes 0 first: logsumexp of far-off numbers would round its last digits away.
+    shifted = log_belief - log_belief.amax(-1, keepdim=True)
+    return shifted - torch.logsumexp(shifted, dim=-1, keepdim=True)
 
 
 def sample_dirichlet(
@@ -93,7 +95,7 @@ class BeliefFilter:
             surprise = (td_errors / self.scale).square() / 2
             if self.gaussian:
                 surprise = surprise + self.scale.log()
-        return -surprise.clamp(max=_WORST) / self.temperature
+        return -(surprise / self.temperature).clamp(max=_WORST)
 
     @torch.no_grad()
     def update(self, log_belief: Tensor, td_errors: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -101,7 +103,7 @@ class BeliefFilter:
         old = log_belief * (1 - self.forgetting) if self.forgetting else log_belief
         # The best member's surprise is a common factor; taking it out first keeps huge errors exact.
         evidence = self.log_likelihood(td_errors)
-        new = self.apply_floor(normalise(old + evidence - evidence.amax(-1, keepdim=True)))
+        new = self.apply_floor(normalise(old + (evidence - evidence.amax(-1, keepdim=True))))
         return new if mask is None else torch.where(mask.unsqueeze(-1), new, log_belief)
 
     def apply_floor(self, log_belief: Tensor) -> Tensor:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import gymnasium
 import torch
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
 import apev
-from apev.data import DataError, Dataset, Layout, Sampler
+from apev.data import DataError, Dataset, Sampler
 from apev.policy import Policy
 from apev.train import Interrupted, Schedule
 
@@ -32,7 +34,13 @@ class Machine:
     def use(self) -> None:
         """Set the number of threads; check the device."""
         if self.threads is not None:
+            if self.threads < 1:
+                raise ValueError(f"--threads {self.threads}. Fix: at least 1.")
             torch.set_num_threads(self.threads)
+        try:
+            torch.device(self.device)
+        except RuntimeError:
+            raise ValueError(f"--device {self.device}: torch knows no such device. Fix: cpu or cuda.") from None
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"--device {self.device}: torch sees no GPU here. Fix: --device cpu, or a CUDA build of torch.")
 
@@ -109,8 +117,10 @@ class Train(Machine):
         if self.held_out and dataset.num_groups > 1:
             dataset, rest = dataset.split(self.held_out, self.seed)
             held_out = Sampler(rest, device=self.device)
-        agent = kind(Layout.of(dataset), config, num_groups=dataset.num_groups, seed=self.seed)
+        agent = kind.for_data(dataset, config, seed=self.seed)
         agent.to_device(self.device)
+        if self.batch_size < 1:
+            raise ValueError(f"--batch-size {self.batch_size}. Fix: at least 1.")
         per_group = min(16, self.batch_size)
         sampler = Sampler(
             dataset,
@@ -120,7 +130,7 @@ class Train(Machine):
             device=self.device,
             seed=self.seed,
         )
-        schedule = Schedule(self.updates, min(50, self.updates), self.eval_every, self.checkpoint_every)
+        schedule = Schedule(self.updates, max(1, min(50, self.updates)), self.eval_every, self.checkpoint_every)
         folder = train(
             agent,
             sampler,
@@ -366,8 +376,8 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         ERRORS.print("[yellow]stopped; --resume goes on from the last checkpoint[/yellow]")
         sys.exit(130)
-    except (DataError, ValueError, FileNotFoundError, FileExistsError, ModuleNotFoundError) as error:
-        ERRORS.print(f"[red]error:[/red] {error}", markup=True)
+    except (DataError, ValueError, FileNotFoundError, FileExistsError, ModuleNotFoundError, gymnasium.error.Error) as error:
+        ERRORS.print(f"[red]error:[/red] {escape(str(error))}", markup=True)
         sys.exit(2)
 
 

@@ -117,6 +117,8 @@ class GymnasiumBatch:
     """Single Gymnasium environments, stepped one after another as a batch."""
 
     def __init__(self, make: str | Callable[[], gymnasium.Env], num_envs: int, seed: int = 0) -> None:
+        if num_envs < 1:
+            raise ValueError(f"num_envs is {num_envs}. Fix: at least 1 (--episodes).")
         create = (lambda: gymnasium.make(make)) if isinstance(make, str) else make
         self.envs = [create() for _ in range(num_envs)]
         self.num_envs, self.seed = num_envs, seed

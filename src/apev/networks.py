@@ -65,7 +65,10 @@ class QEnsemble(nn.Module):
         if self.blind:
             seen = torch.cat([seen, seen.new_zeros(self.blind, *seen.shape[1:])])
         if self.prior is not None:
-            seen = torch.cat([seen, self.prior.encode(pictures)], dim=-1)
+            random = self.prior.encode(pictures)
+            if self.blind:  # a member that sees no picture does not see it through its prior either
+                random[-self.blind :] = 0
+            seen = torch.cat([seen, random], dim=-1)
         return seen
 
     def forward(self, features: Tensor | None, vector: Tensor, belief: Tensor) -> Tensor:

@@ -58,7 +58,8 @@ class Policy:
         self._features: Tensor | None = None
         self._single = True
         if not isinstance(adapt, bool | int | str):
-            weights = torch.as_tensor(adapt, dtype=torch.float32)
+            self.adapt = adapt = tuple(float(w) for w in adapt)
+            weights = torch.tensor(adapt)
             if weights.shape != (agent.members,) or bool((weights < 0).any()) or not bool(weights.sum() > 0):
                 raise ValueError(f"a frozen belief is {agent.members} weights >= 0, got {list(adapt)}.")
         elif isinstance(adapt, str) and adapt not in ("member", "member-step"):
@@ -92,7 +93,9 @@ class Policy:
             kept = keep_belief and count == len(old.log_belief)
             self.state = PolicyState(old.log_belief if kept else self._fresh(count))
         elif not keep_belief:
-            rows = torch.as_tensor(np.asarray(mask), dtype=torch.bool, device=old.log_belief.device)
+            rows = torch.as_tensor(np.atleast_1d(mask), dtype=torch.bool, device=old.log_belief.device)
+            if len(rows) != count:
+                raise ValueError(f"mask has {len(rows)} entries for {count} environments.")
             old.log_belief = torch.where(rows[:, None], self._fresh(count), old.log_belief)
 
     def act(self, obs: Any, deterministic: bool = True) -> Any:
@@ -119,10 +122,18 @@ class Policy:
             raise RuntimeError("observe() before act(): there is no step to learn from. Fix: call act(obs) first.")
         if self.adapt is not True:
             return
-        device = state.log_belief.device
+        device, count = state.log_belief.device, len(state.log_belief)
+        given = {"reward": reward, "terminated": terminated, "action": action, "active": active}
+        for name, value in given.items():
+            if value is not None and len(np.atleast_1d(value)) != count:
+                raise ValueError(f"{name} has {len(np.atleast_1d(value))} entries for {count} environments.")
+        if action is not None and not np.all((np.asarray(action) >= 0) & (np.asarray(action) < self.agent.layout.num_actions)):
+            raise ValueError(f"action {action} is not one of 0 to {self.agent.layout.num_actions - 1}.")
         done = state.action if action is None else torch.as_tensor(np.atleast_1d(action), device=device)
         features = self._encode(state.obs.pictures)
         seen, after = state.obs, self._read(next_obs)
+        if len(after.vector) != count:
+            raise ValueError(f"next_obs has {len(after.vector)} entries for {count} environments.")
         if after.pictures is not None and seen.pictures is not None and not _same(seen.pictures, after.pictures):
             assert features is not None
             assert after.picture is not None
@@ -157,13 +168,19 @@ class Policy:
         if state is not None:
             self.state = state
         if episode_start is not None and np.any(episode_start):
-            self.reset(np.atleast_1d(episode_start))
+            start = np.atleast_1d(episode_start)
+            if len(start) != len(self.state.log_belief) and start.all():
+                self.state = PolicyState(self._fresh(len(start)))
+            else:
+                self.reset(start)
         action = self.act(observation, deterministic)
         return action, self.state
 
     def with_adapt(self, adapt: Adapt, *, seed: int = 0) -> Policy:
         """The same agent with another behaviour of the belief."""
-        return Policy(self.agent, adapt, seed=seed)
+        other = Policy(self.agent, adapt, seed=seed)
+        other.filter = self.filter
+        return other
 
     # ------------------------------------------------------------------ files
 
@@ -192,6 +209,10 @@ class Policy:
         if not (folder / "policy.json").exists():
             raise FileNotFoundError(f"{folder} holds no policy.json. Fix: name a run folder that has finished training.")
         about = json.loads((folder / "policy.json").read_text())
+        if about["agent"] not in REGISTRY:
+            raise ValueError(
+                f"{folder}: no agent is called {about['agent']!r}. Fix: one of {sorted(REGISTRY)}, or a newer apev."
+            )
         kind, config = REGISTRY[about["agent"]]
         agent = kind(layout_from_json(about["layout"]), config(**_tuples(about["config"])))
         agent.load_policy_state(load_file(folder / "weights.safetensors"))
@@ -222,8 +243,14 @@ class Policy:
             return obs
         layout = self.agent.layout
         key = layout.picture or layout.vectors[0][0]
+        if not layout.bare:
+            layout.check(obs)
         shape = np.shape(obs if layout.bare else obs[key])
-        self._single = len(shape) == (len(layout.picture_shape or ()) if layout.picture else 1)
+        usual = len(layout.picture_shape or ()) if layout.picture else 1
+        number = not layout.picture and layout.vectors[0][1] == 1  # a column of single numbers: (), or [n] for many
+        self._single = shape == () or (len(shape) == usual and not (number and shape != (1,)))
+        if number and shape == ():
+            obs = np.reshape(obs, 1) if layout.bare else obs | {key: np.reshape(obs[key], 1)}
         if self._single:
             obs = np.asarray(obs)[None] if layout.bare else {k: np.asarray(v)[None] for k, v in obs.items()}
         return layout.read(obs, device=self.agent.device)

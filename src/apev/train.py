@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -53,6 +54,11 @@ class Schedule:
     checkpoint_every: int = 500
     """Updates between two checkpoints."""
 
+    def __post_init__(self) -> None:
+        for name, least in (("updates", 0), ("log_every", 1), ("eval_every", 0), ("checkpoint_every", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}. Fix: at least {least}.")
+
 
 Evaluator = Callable[[DQN, int], list[dict[str, Any]]]
 """Called with the agent and the update; returns lines for curves.jsonl."""
@@ -78,17 +84,19 @@ def train(
     folder = Path(folder)
     checkpoint = folder / "checkpoints" / "latest.safetensors"
     start = 0
-    if resume and checkpoint.exists():
-        start = load_checkpoint(checkpoint, agent, sampler)
-        for name in ("metrics.jsonl", "curves.jsonl"):
+    about = {"agent_config": asdict(agent.config), "schedule": asdict(schedule)} | (config or {})
+    if resume:
+        if checkpoint.exists():
+            check_settings(folder, about)
+            start = load_checkpoint(checkpoint, agent, sampler)
+        for name in ("metrics.jsonl", "curves.jsonl"):  # killed before the first checkpoint: all of them
             keep_lines_until(folder / name, start)
     elif checkpoint.exists() or (folder / "metrics.jsonl").exists():
         raise FileExistsError(f"{folder} already holds a run. Fix: pass --resume to go on with it, or name another folder.")
     folder.mkdir(parents=True, exist_ok=True)
-    about = {"agent_config": asdict(agent.config), "schedule": asdict(schedule)} | (config or {})
     (folder / "config.json").write_text(json.dumps(about, indent=1, default=str) + "\n")
 
-    update = start
+    update = logged = saved = start
     sums: dict[str, Tensor] = {}
     with stop_on_interrupt() as stopped, progress_bar(console) as progress:
         task = progress.add_task(title, total=schedule.updates, completed=start)
@@ -98,17 +106,18 @@ def train(
             sums = {name: sums[name] + value if name in sums else value.clone() for name, value in metrics.items()}
             log = update % schedule.log_every == 0 or update == schedule.updates
             if log:
-                count = update % schedule.log_every or schedule.log_every
-                line = {"update": update} | {name: float(value) / count for name, value in sums.items()}
+                line = {"update": update} | {name: float(value) / (update - logged) for name, value in sums.items()}
                 append_line(folder / "metrics.jsonl", line)
-                sums = {}
-            if evaluator is not None and schedule.eval_every and update % schedule.eval_every == 0:
+                sums, logged = {}, update
+            evaluate = update % schedule.eval_every == 0 if schedule.eval_every else update == schedule.updates
+            if evaluator is not None and evaluate:
                 for line in evaluator(agent, update):
                     append_line(folder / "curves.jsonl", {"update": update} | line)
             # Checkpoints lie on multiples of log_every, so that no half-summed metric is lost.
-            due = update % schedule.checkpoint_every == 0 or update == schedule.updates or bool(stopped)
-            if due and log:
+            due = update // schedule.checkpoint_every > saved // schedule.checkpoint_every
+            if log and (due or update == schedule.updates or stopped):
                 save_checkpoint(checkpoint, agent, sampler, update)
+                saved = update
             progress.update(task, completed=update)
             if stopped and log:
                 raise Interrupted(f"stopped at update {update} of {schedule.updates}; --resume goes on from here")
@@ -116,6 +125,18 @@ def train(
         agent.calibrate(held_out.iterate(4096))
     Policy(agent).save(folder / "policy")
     return folder
+
+
+def check_settings(folder: Path, about: dict[str, Any]) -> None:
+    """A run goes on with the settings it began with; only the schedule may change."""
+    path = folder / "config.json"
+    old = json.loads(path.read_text()) if path.exists() else {}
+    new = json.loads(json.dumps(about, default=str))
+    flat = [{**d, **d.get("agent_config", {})} for d in (old, new)]
+    differ = [k for k in flat[0] if k not in ("schedule", "agent_config") and flat[0][k] != flat[1].get(k)]
+    if differ:
+        told = ", ".join(f"{k} was {flat[0][k]!r}, now {flat[1].get(k)!r}" for k in differ)
+        raise ValueError(f"{folder} was begun with other settings ({told}). Fix: resume with those, or start anew.")
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:
@@ -176,6 +197,11 @@ def load_checkpoint(path: Path, agent: DQN, sampler: Sampler) -> int:
         if name.startswith("optimizer."):
             _, index, key = name.split(".", 2)
             states.setdefault(int(index), {})[key] = value
+    parameters = [p for group in agent.optimizer.param_groups for p in group["params"]]
+    for index, state in states.items():  # fused Adam reads memory in order: moments must lie as their parameter does
+        for key, value in state.items():
+            if value.shape == parameters[index].shape:
+                state[key] = torch.empty_like(parameters[index], requires_grad=False).copy_(value)
     agent.optimizer.load_state_dict(optimizer | {"state": states})
     sampler.load_state_dict({k.removeprefix("sampler."): v for k, v in tensors.items() if k.startswith("sampler.")})
     agent.generator.set_state(tensors["generator"])

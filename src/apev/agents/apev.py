@@ -15,15 +15,16 @@ k's own and b' = e_k = b, so the TD error is that of plain Q-learning: zero in k
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
 from apev.agents.dqn import DQN, DQNConfig, take
-from apev.agents.wildcards import Wildcards
+from apev.agents.wildcards import UNKNOWN, kinds_of_contexts
 from apev.belief import normalise, sample_dirichlet
 from apev.data.batch import Batch, Layout
+from apev.data.dataset import Dataset
 from apev.networks import QEnsemble
 
 
@@ -40,8 +41,6 @@ class APEVConfig(DQNConfig):
     """Where TD errors are measured: 'certain' at e_k for member k, 'paper' at the current belief."""
     wildcards: int = 0
     """Extra members that see no picture, each explaining one kind of context found in the log."""
-    warm_up: int = 300
-    """Updates before wildcards begin to compete for contexts."""
     bootstrap: float = 0.8
     """Share of the contexts each member trains on; beliefs see the rest, and so learn what being wrong looks like."""
 
@@ -51,11 +50,30 @@ class APEV(DQN):
 
     config: APEVConfig
 
+    kinds: Tensor  # [groups] which wildcard trains on which context; -1: none
+
     def __init__(self, layout: Layout, config: APEVConfig, *, num_groups: int = 0, seed: int = 0) -> None:
         super().__init__(layout, config, num_groups=num_groups, seed=seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed + 2)
-            self.wildcards = Wildcards(config.wildcards, num_groups, warm_up=config.warm_up)
+        self.register_buffer("kinds", torch.full((num_groups,), UNKNOWN))
+
+    @classmethod
+    def for_data(cls, dataset: Dataset, config: DQNConfig, *, seed: int = 0) -> Self:
+        """An untrained agent for this log; its wildcards share out the kinds of contexts found there."""
+        agent = super().for_data(dataset, config, seed=seed)
+        if agent.config.wildcards:
+            agent.kinds.copy_(torch.from_numpy(kinds_of_contexts(dataset, agent.config.wildcards, seed)))
+        return agent
+
+    def check(self, config: DQNConfig) -> None:
+        """As for DQN, and what is APE-V's own."""
+        assert isinstance(config, APEVConfig)
+        if config.surprise not in ("certain", "paper"):
+            raise ValueError(f"surprise is {config.surprise!r}. Fix: 'certain' or 'paper'.")
+        if not config.alpha > 0:
+            raise ValueError(f"alpha is {config.alpha}. Fix: a positive concentration.")
+        if config.wildcards < 0:
+            raise ValueError(f"wildcards is {config.wildcards}. Fix: 0 or more.")
+        super().check(config)
 
     @staticmethod
     def count_members(config: DQNConfig) -> int:
@@ -97,6 +115,7 @@ class APEV(DQN):
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step for all members, under beliefs drawn from p(b)."""
+        self.check_batch(batch)
         shown, next_shown = self.encode_batch(batch)
         after = batch.next_obs.vector
         rows = len(batch.action)
@@ -155,9 +174,12 @@ class APEV(DQN):
         seeing = self.config.members
         held_out = (1 - weight[:seeing]) if self.config.bootstrap < 1 else torch.ones_like(weight[:seeing])
         squared = errors.T.square()  # [K, B]
-        mean = (squared[:seeing] * held_out).sum(1) / held_out.sum(1).clamp_min(1)
-        scale = self.scale[:seeing].square().lerp(mean, 0.02).sqrt()
+        count, old = held_out.sum(1), self.scale[:seeing].square()
+        # A batch without a row held out from a member says nothing about its scale.
+        mean = torch.where(count > 0, (squared[:seeing] * held_out).sum(1) / count.clamp_min(1), old)
+        scale = old.lerp(mean, 0.02).sqrt().clamp_min(1e-6)
         self.scale.copy_(torch.cat([scale, scale.mean().expand(self.config.wildcards)]))
         if self.config.wildcards:
-            weight[seeing:] = self.wildcards.claim(batch.group, squared[seeing:])
+            wildcard = torch.arange(self.config.wildcards, device=self.device)
+            weight[seeing:] = (self.kinds[batch.group] == wildcard[:, None]).float()
         return weight

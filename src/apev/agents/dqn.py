@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from apev import belief as beliefs
 from apev.agents.agent import Agent
 from apev.belief import BeliefFilter, Likelihood
 from apev.data.batch import Batch, Layout, Observations
+from apev.data.dataset import Dataset
 from apev.networks import QEnsemble
 
 
@@ -69,6 +71,7 @@ class DQN(Agent):
             raise ValueError(f"bootstrap is {config.bootstrap}. Fix: a share in (0, 1].")
         self.layout, self.config = layout, config
         self.members = self.count_members(config)
+        self.check(config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.net = self.build()
@@ -79,6 +82,25 @@ class DQN(Agent):
         self.register_buffer("scale", torch.ones(self.members))
         self.generator = torch.Generator().manual_seed(seed + 1)
         self.optimizer = self.make_optimizer()
+
+    @classmethod
+    def for_data(cls, dataset: Dataset, config: DQNConfig, *, seed: int = 0) -> Self:
+        """An untrained agent for this log."""
+        return cls(Layout.of(dataset), config, num_groups=dataset.num_groups, seed=seed)
+
+    def check(self, config: DQNConfig) -> None:
+        """Settings that could only fail later, after training has begun or ended."""
+        belief = BeliefFilter(config.likelihood, config.temperature, config.forgetting, config.floor)
+        belief.apply_floor(beliefs.uniform(self.members))
+
+    def check_batch(self, batch: Batch) -> None:
+        """A batch of other data is refused by name; only shapes are looked at, so nothing waits for the device."""
+        if batch.obs.vector.shape[1] != self.layout.vector_dim:
+            raise ValueError(
+                f"the batch's vectors have width {batch.obs.vector.shape[1]}, this agent reads {self.layout.vector_dim}."
+            )
+        if not len(self.trains_on):
+            raise ValueError("this agent was built without num_groups. Fix: pass num_groups=dataset.num_groups to train it.")
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Adam over everything that is trained."""
@@ -158,6 +180,7 @@ class DQN(Agent):
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step for all members."""
+        self.check_batch(batch)
         shown, next_shown = self.encode_batch(batch)
         belief = beliefs.uniform(self.members, len(batch.action), self.device).exp()
         q = take(self.net(shown, batch.obs.vector, belief), batch.action)  # [K, B]
@@ -191,7 +214,8 @@ class DQN(Agent):
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
-        torch._foreach_lerp_(self.target.trained(), self.net.trained(), self.config.target_rate)
+        with torch.no_grad():  # else every move is recorded, and memory grows with each update
+            torch._foreach_lerp_(self.target.trained(), self.net.trained(), self.config.target_rate)
         return {"loss": loss.detach() / self.members}
 
     @torch.no_grad()

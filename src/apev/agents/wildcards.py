@@ -1,49 +1,68 @@
 """Wildcards: cheap members that see no picture and each explain one *kind* of world found in the log.
 
 Members that read the picture can all be wrong together; then every hypothesis is refuted and nothing is left to try. A
-wildcard claims that the world is always of one kind ("the left door is the open one"). Which kinds there are is found by
-hard expectation maximisation over contexts, with the TD errors every member produces anyway:
+wildcard claims that the world is always of one kind ("the left door is the open one"), trains on the contexts of that kind
+alone, and waits until the evidence speaks for it. Contexts whose episodes end alike are of one kind:
 
-    e_m(context)  running mean of wildcard m's squared TD errors in that context
-    owner         argmin_m e_m(context) * load_m      the wildcard that explains it best trains on it, the others do not
-    load_m        share of the contexts m owns, times M: a wildcard that owns nothing is cheap to join, so none dies
+    signature(context) = mean of (observation vector, action) over the steps that end its episodes
+    kinds              = k-means++ over the signatures
 
-No labels are used: a context is a picture (or an episode) of the log, told apart by what happened in it.
+No labels are used. (Letting wildcards compete for contexts by their TD errors finds the same kinds in most runs and settles in
+a wrong split in others; how episodes end is known before training starts.)
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+import numpy as np
+
+from apev.data.dataset import Dataset
+
+UNKNOWN = -1  # no episode of this context ends in the log
 
 
-class Wildcards(nn.Module):
-    """Who of M wildcards owns each context of the log."""
+def kinds_of_contexts(dataset: Dataset, count: int, seed: int = 0) -> np.ndarray:
+    """[num_groups] int64: which of `count` kinds each context is, or UNKNOWN."""
+    ends = np.flatnonzero(dataset.terminated)
+    if not len(ends):
+        raise ValueError("wildcards need episodes that end: no row of the log is terminated. Fix: wildcards=0.")
+    columns = [dataset.observations[key][ends].astype(np.float64) for key in dataset.vector_keys]
+    columns.append(np.eye(dataset.num_actions or 1)[dataset.actions[ends]])
+    rows = np.concatenate(columns, axis=1)  # [ends, D]
+    group = dataset.group[ends]
+    counts = np.bincount(group, minlength=dataset.num_groups)
+    known = counts > 0
+    sums = np.stack([np.bincount(group, weights=column, minlength=dataset.num_groups) for column in rows.T], axis=1)
+    signature = sums[known] / counts[known, None]
+    spread = signature.std(axis=0)
+    signature = signature / np.where(spread > 0, spread, 1)
+    kinds = np.full(dataset.num_groups, UNKNOWN, dtype=np.int64)
+    kinds[known] = k_means(signature, count, np.random.default_rng(seed))
+    return kinds
 
-    evidence: Tensor
-    first_owner: Tensor
-    load: Tensor
-    updates: Tensor
 
-    def __init__(self, count: int, num_groups: int, *, warm_up: int = 300, rate: float = 0.02) -> None:
-        super().__init__()
-        self.count, self.warm_up, self.rate = count, warm_up, rate
-        self.register_buffer("evidence", torch.zeros(num_groups, count))
-        self.register_buffer("first_owner", torch.randint(max(count, 1), (num_groups,)))
-        self.register_buffer("load", torch.full((count,), 1.0 / max(count, 1)))
-        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+def k_means(points: np.ndarray, count: int, rng: np.random.Generator, restarts: int = 8, steps: int = 30) -> np.ndarray:
+    """Cluster [N, D] points by Lloyd's algorithm from k-means++ starts; the tightest of `restarts` clusterings."""
+    best, best_cost = np.zeros(len(points), dtype=np.int64), np.inf
+    for _ in range(restarts):
+        centres = points[rng.integers(len(points))][None]
+        for _ in range(count - 1):
+            near = squared_distances(points, centres).min(axis=1)
+            total = near.sum()
+            chosen = rng.choice(len(points), p=near / total) if total > 0 else rng.integers(len(points))
+            centres = np.concatenate([centres, points[chosen][None]])
+        for _ in range(steps):
+            label = squared_distances(points, centres).argmin(axis=1)
+            filled = np.bincount(label, minlength=count) > 0
+            moved = np.stack([points[label == k].mean(axis=0) if filled[k] else centres[k] for k in range(count)])
+            if np.array_equal(moved, centres):
+                break
+            centres = moved
+        distance = squared_distances(points, centres)
+        if distance.min(axis=1).sum() < best_cost:
+            best, best_cost = distance.argmin(axis=1), distance.min(axis=1).sum()
+    return best
 
-    @torch.no_grad()
-    def claim(self, group: Tensor, squared: Tensor) -> Tensor:
-        """Which wildcard trains on which row, [M, B] of 0 and 1, after taking in squared TD errors [M, B]."""
-        self.evidence.index_add_(0, group, self.rate * (squared.T - self.evidence[group]))
-        owner = self.owner(group)
-        claimed = nn.functional.one_hot(owner, self.count).to(squared.dtype)  # [B, M]
-        self.load.lerp_(claimed.mean(0), self.rate)
-        self.updates += 1
-        return claimed.T
 
-    def owner(self, group: Tensor) -> Tensor:
-        """The wildcard that owns each of these contexts: [B]. Until all have learned the basics it is a fixed random one."""
-        best = (self.evidence[group] * (self.load * self.count).clamp_min(0.25)).argmin(1)
-        return torch.where(self.updates < self.warm_up, self.first_owner[group], best)
+def squared_distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """[N, K]."""
+    return np.maximum((points**2).sum(1)[:, None] - 2 * points @ centres.T + (centres**2).sum(1), 0)

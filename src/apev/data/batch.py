@@ -76,11 +76,7 @@ class Layout:
         With a table `pictures` ([P, C, H, W]) the picture column holds indices into it instead of pixels.
         """
         columns = {"observation": obs} if self.bare else obs
-        if not isinstance(columns, Mapping):
-            raise TypeError(f"this policy reads a dict with {self.keys}, got {type(obs).__name__}.")
-        missing = [key for key in self.keys if key not in columns]
-        if missing:
-            raise KeyError(f"observation lacks {missing}; it has {sorted(columns)}.")
+        self.check(columns)
         parts = []
         for key, width in self.vectors:
             part = torch.as_tensor(np.asarray(columns[key]), device=device).float()
@@ -91,7 +87,7 @@ class Layout:
             return Observations(torch.cat(parts, 1))
         shown = torch.as_tensor(np.asarray(columns[self.picture]), device=device)
         if pictures is None:
-            shown = shown[..., None] if shown.ndim == 3 else shown
+            shown = shown[..., None] if shown.ndim == 3 else shown.clone()  # the environment may reuse its buffer
             pictures, index = shown.permute(0, 3, 1, 2), torch.arange(len(shown), device=device)
             if pictures.shape[1:] != self.picture_shape:
                 raise ValueError(
@@ -102,6 +98,14 @@ class Layout:
             index = shown.long()
         vector = torch.cat(parts, 1) if parts else torch.zeros(len(index), 0, device=device)
         return Observations(vector, pictures, index)
+
+    def check(self, columns: Any) -> None:
+        """A dict with every key we read."""
+        if not isinstance(columns, Mapping):
+            raise TypeError(f"this policy reads a dict with {self.keys}, got {type(columns).__name__}.")
+        missing = [key for key in self.keys if key not in columns]
+        if missing:
+            raise KeyError(f"observation lacks {missing}; it has {sorted(columns)}.")
 
     @property
     def keys(self) -> list[str]:

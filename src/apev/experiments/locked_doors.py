@@ -22,7 +22,7 @@ from rich.console import Console
 from apev.agents import REGISTRY, APEVConfig, DQNConfig, LCBConfig
 from apev.agents.dqn import DQN
 from apev.belief import BeliefFilter
-from apev.data import Dataset, Layout, Sampler
+from apev.data import Dataset, Sampler
 from apev.envs import BatchedLockedDoors, ImageSet, OraclePolicy, Room, collect
 from apev.evaluate import Rollout, rollout
 from apev.experiments.replays import pick_replays
@@ -126,7 +126,7 @@ def build_agent(name: str, recipe: Recipe, dataset: Dataset, seed: int, device: 
     """The untrained agent `name` of the recipe."""
     config = recipe.config(name)
     kind = next(kind for kind, config_type in REGISTRY.values() if config_type is type(config))
-    agent = kind(Layout.of(dataset), config, num_groups=dataset.num_groups, seed=seed)
+    agent = kind.for_data(dataset, config, seed=seed)
     agent.to_device(device)
     return agent
 

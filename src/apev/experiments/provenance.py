@@ -44,4 +44,7 @@ def commit() -> str:
 
 def _short(word: str) -> str:
     """Absolute paths say more about a machine than about an experiment: keep the file name."""
+    option, equals, value = word.partition("=")
+    if equals and option.startswith("--"):
+        return f"{option}={_short(value)}"
     return Path(word).name if word.startswith("/") or word.startswith("..") else word

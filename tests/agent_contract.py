@@ -1,0 +1,211 @@
+"""What every agent must do, whatever it learns from: a new agent gets all these tests in three lines.
+
+    class TestMine(AgentContract):
+        agent = "mine"
+        settings = {"members": 3}
+
+The log is a small puzzle with a known answer: the observation says which of three actions pays 1, the others pay 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+import apev
+from apev.agents import REGISTRY
+from apev.agents.dqn import DQN
+from apev.data import Dataset, Layout, Sampler
+from apev.policy import Policy
+from apev.train import Schedule, train
+
+KINDS = ("vector", "picture", "dict")
+ACTIONS = 3
+CONTEXTS = 24
+SMALL = {"hidden": (32,), "features": 6, "lr": 5e-3}
+QUIET = Console(quiet=True)
+
+
+def observation(kind: str, context: np.ndarray) -> Any:
+    """What is seen in each context; context % 3 is the action that pays."""
+    answer = context % ACTIONS
+    picture = np.random.default_rng(0).integers(40, size=(CONTEXTS, 8, 8, 3)).astype(np.uint8)[context]
+    picture[np.arange(len(context)), :, :, answer] += 200
+    vector = np.eye(ACTIONS, dtype=np.float32)[answer]
+    return {"vector": vector, "picture": picture, "dict": {"image": picture, "hint": vector[:, ::-1].copy()}}[kind]
+
+
+@cache
+def puzzle(kind: str) -> Dataset:
+    """Every action once in every context; an episode is one step."""
+    context, action = (part.flatten() for part in np.mgrid[:CONTEXTS, :ACTIONS])
+    paid = (action == context % ACTIONS).astype(np.float32)
+    ended = np.ones(len(context), dtype=bool)
+    return Dataset.from_arrays(observation(kind, context), action, paid, ended, ~ended, num_actions=ACTIONS)
+
+
+def build(name: str, settings: dict[str, Any], data: Dataset, seed: int = 0) -> DQN:
+    kind, config = REGISTRY[name]
+    return kind.for_data(data, config(**(SMALL | settings)), seed=seed)
+
+
+def sampler_of(data: Dataset) -> Sampler:
+    return Sampler(data, batch_groups=16, per_group=3, batch_size=48, seed=0)
+
+
+@cache
+def trained(name: str, settings: tuple[tuple[str, Any], ...], kind: str) -> tuple[DQN, tuple[float, ...]]:
+    """An agent after a short training, and its losses; made once for all tests (nobody may change it)."""
+    data = puzzle(kind)
+    agent, sampler = build(name, dict(settings), data), sampler_of(data)
+    losses = [float(agent.update(sampler.sample())["loss"]) for _ in range(100)]
+    return agent, tuple(losses)
+
+
+def play(policy: Policy, obs: Any, steps: int = 3) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Actions and beliefs of a few steps in front of `obs`; the rewards are not what anybody expects."""
+    policy.reset()
+    actions, beliefs = [], []
+    for step in range(steps):
+        actions.append(policy.act(obs))
+        policy.observe(np.full(len(actions[-1]), -1.0 - step), obs, np.zeros(len(actions[-1]), dtype=bool))
+        beliefs.append(policy.belief)
+    return actions, beliefs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class AgentContract:
+    """The battery; `agent` is a name in REGISTRY, `settings` are fields of its configuration."""
+
+    agent: ClassVar[str]
+    settings: ClassVar[dict[str, Any]] = {}
+
+    def trained(self, kind: str) -> DQN:
+        return trained(self.agent, tuple(self.settings.items()), kind)[0]
+
+    def test_learns_the_puzzle(self, kind: str) -> None:
+        agent, losses = trained(self.agent, tuple(self.settings.items()), kind)
+        assert np.mean(losses[-10:]) < 0.35 * np.mean(losses[:5])
+        assert np.isfinite(losses).all()
+        context = np.arange(CONTEXTS)
+        actions = Policy(agent, False).act(observation(kind, context))
+        assert (actions == context % ACTIONS).mean() > 0.9
+
+    def test_acts_within_its_actions_greedily_or_not(self, kind: str) -> None:
+        agent = build(self.agent, self.settings, puzzle(kind))
+        obs = observation(kind, np.arange(CONTEXTS))
+        policy = Policy(agent)
+        greedy = policy.act(obs)
+        np.testing.assert_array_equal(policy.act(obs), greedy)
+        sampled = np.stack([policy.act(obs, deterministic=False) for _ in range(10)])
+        for actions in (greedy, sampled):
+            assert actions.dtype.kind == "i"
+            assert actions.min() >= 0
+            assert actions.max() < ACTIONS
+        assert len(np.unique(sampled)) > 1
+
+    def test_td_errors_are_one_a_row_and_member_and_carry_no_gradient(self, kind: str) -> None:
+        agent = self.trained(kind)
+        step = next(sampler_of(puzzle(kind)).iterate(10))
+        errors = agent.td_errors(step, torch.full((10, agent.members), 1 / agent.members).log())
+        assert errors.shape == (10, agent.members)
+        assert bool(errors.isfinite().all())
+        assert not errors.requires_grad
+
+    def test_a_saved_policy_acts_and_believes_the_same(self, kind: str, tmp_path: Path) -> None:
+        agent = self.trained(kind)
+        obs = observation(kind, np.arange(9))
+        before = play(Policy(agent), obs)
+        Policy(agent).save(tmp_path / "policy")
+        loaded = apev.load(tmp_path / "policy")
+        assert loaded.agent.config == agent.config
+        assert loaded.agent.layout == agent.layout
+        for actions, expected in zip(play(loaded, obs), before, strict=True):
+            np.testing.assert_array_equal(actions, expected)
+        assert {p.name for p in (tmp_path / "policy").iterdir()} == {"policy.json", "weights.safetensors"}
+
+    def test_a_resumed_run_equals_one_never_interrupted_to_the_bit(self, kind: str, tmp_path: Path) -> None:
+        data = puzzle(kind)
+
+        def run(folder: str, updates: int, resume: bool = False) -> DQN:
+            agent = build(self.agent, self.settings, data)
+            train(agent, sampler_of(data), tmp_path / folder, Schedule(updates, 2, 0, 2), resume=resume, console=QUIET)
+            return agent
+
+        whole = run("whole", 8)
+        run("cut", 4)
+        resumed = run("cut", 8, resume=True)
+        for (name, expected), value in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+            assert torch.equal(value, expected), name
+        assert torch.equal(whole.generator.get_state(), resumed.generator.get_state())
+        assert (tmp_path / "cut/metrics.jsonl").read_text() == (tmp_path / "whole/metrics.jsonl").read_text()
+
+    def test_the_same_seed_gives_the_same_agent_and_another_seed_another(self, kind: str) -> None:
+        one, same, other = (build(self.agent, self.settings, puzzle(kind), seed).state_dict() for seed in (1, 1, 2))
+        assert all(torch.equal(one[name], same[name]) for name in one)
+        assert not all(torch.equal(one[name], other[name]) for name in one)
+
+    def test_the_belief_follows_the_evidence_or_stays_frozen(self, kind: str) -> None:
+        agent = self.trained(kind)
+        obs, K = observation(kind, np.arange(6)), agent.members
+        _, beliefs = play(Policy(agent, True), obs)
+        np.testing.assert_allclose(np.sum(beliefs, axis=-1), 1, rtol=1e-5)
+        if K > 1:
+            assert not np.allclose(beliefs[-1], 1 / K)
+        frozen: dict[Any, np.ndarray] = {False: np.full(K, 1 / K), K - 1: np.eye(K)[K - 1]}
+        frozen[tuple(np.arange(1, K + 1) / 2)] = np.arange(1, K + 1) / np.arange(1, K + 1).sum()
+        for adapt, expected in frozen.items():
+            for belief in play(Policy(agent, adapt), obs)[1]:
+                np.testing.assert_allclose(belief, np.tile(expected, (6, 1)), atol=1e-6)
+        _, beliefs = play(Policy(agent, "member"), obs)
+        np.testing.assert_array_equal(beliefs[0], beliefs[-1])
+        np.testing.assert_allclose(beliefs[0].max(1), 1)
+
+    def test_acting_and_measuring_change_no_parameter(self, kind: str) -> None:
+        agent = self.trained(kind)
+        before = {name: value.clone() for name, value in agent.state_dict().items()}
+        play(Policy(agent), observation(kind, np.arange(6)))
+        assert all(torch.equal(before[name], value) for name, value in agent.state_dict().items())
+
+    def test_calibration_measures_a_positive_scale_a_member(self, kind: str) -> None:
+        agent = build(self.agent, self.settings, puzzle(kind))
+        agent.calibrate(sampler_of(puzzle(kind)).iterate(16))
+        assert agent.scale.shape == (agent.members,)
+        assert bool((agent.scale > 0).all())
+        assert not bool((agent.scale == 1).any())
+
+    def test_an_observation_of_another_shape_is_refused(self, kind: str) -> None:
+        policy = Policy(self.trained(kind))
+        obs = observation(kind, np.arange(4))
+        if kind == "vector":
+            with pytest.raises(ValueError, match=r"width 2.*training data had 3"):
+                policy.act(obs[:, :2])
+        elif kind == "picture":
+            with pytest.raises(ValueError, match=r"shape \(6, 8, 3\).*training data"):
+                policy.act(obs[:, :6])
+        else:
+            with pytest.raises(ValueError, match="'hint' has width 1"):
+                policy.act(obs | {"hint": obs["hint"][:, :1]})
+            with pytest.raises(KeyError, match=r"observation lacks.*image"):
+                policy.act({"hint": obs["hint"]})
+            with pytest.raises(KeyError, match=r"observation lacks.*hint"):
+                policy.act({"image": obs["image"]})
+            with pytest.raises(TypeError, match=r"reads a dict with.*got ndarray"):
+                policy.act(obs["image"])
+
+    def test_a_batch_of_other_data_is_refused(self, kind: str) -> None:
+        good = next(sampler_of(puzzle(kind)).iterate(6))
+        wide = replace(good.obs, vector=torch.zeros(6, 9))
+        with pytest.raises(ValueError, match=r"vector.*9|width 9"):
+            build(self.agent, self.settings, puzzle(kind)).update(replace(good, obs=wide, next_obs=wide))
+        kind_of, config = REGISTRY[self.agent]
+        without_contexts = kind_of(Layout.of(puzzle(kind)), config(**(SMALL | self.settings)))
+        with pytest.raises(ValueError, match="num_groups"):
+            without_contexts.update(good)

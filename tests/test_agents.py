@@ -1,0 +1,392 @@
+"""Agents: each loss against numbers worked out by hand, and the contract that all of them keep."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from agent_contract import KINDS, AgentContract, build, puzzle, sampler_of
+from torch import Tensor
+
+from apev import belief as beliefs
+from apev.agents import APEV, DQN, LCB, REGISTRY, APEVConfig, DQNConfig, LCBConfig
+from apev.data import Batch, Layout, Observations
+from apev.networks import QEnsemble
+
+
+class TestSingleDQN(AgentContract):
+    agent = "dqn"
+    settings = {"members": 1}  # noqa: RUF012
+
+
+class TestDQN(AgentContract):
+    agent = "dqn"
+    settings = {"members": 5, "bootstrap": 0.8}  # noqa: RUF012
+
+
+class TestLCB(AgentContract):
+    agent = "lcb"
+    settings = {"members": 3}  # noqa: RUF012
+
+
+class TestAPEV(AgentContract):
+    agent = "ape-v"
+    settings = {"members": 3, "surprise": "certain", "bootstrap": 0.8}  # noqa: RUF012
+
+
+class TestAPEVAsPrinted(AgentContract):
+    agent = "ape-v"
+    settings = {  # noqa: RUF012
+        "members": 3,
+        "surprise": "paper",
+        "likelihood": "paper",
+        "bootstrap": 1.0,
+        "floor": 0.0,
+    }
+
+
+class TestAPEVWithWildcards(AgentContract):
+    agent = "ape-v"
+    settings = {"members": 3, "wildcards": 3, "prior_scale": 0.1}  # noqa: RUF012
+
+
+def test_every_registered_agent_keeps_the_contract() -> None:
+    assert {contract.agent for contract in AgentContract.__subclasses__()} == set(REGISTRY)
+
+
+# ---------------------------------------------------------------------- tables in place of networks
+#
+# Without hidden layers a network is a table: a one-hot state s and a belief b give Q_k(s, b, a) = T_k[s, a] + b G_k[:, a].
+
+LAYOUT = Layout(vectors=(("observation", 2),), picture=None, picture_shape=None, num_actions=2, bare=True)
+
+
+def set_table(net: QEnsemble, table: Any, by_belief: Any = None) -> None:
+    parts = [torch.tensor(table, dtype=torch.float32)]
+    if net.conditioned:
+        K, _, A = parts[0].shape
+        parts.append(torch.zeros(K, K, A) if by_belief is None else torch.tensor(by_belief, dtype=torch.float32))
+    with torch.no_grad():
+        net.heads.layers[0].weight.copy_(torch.cat(parts, 1))
+        net.heads.layers[0].bias.zero_()
+
+
+def gradient(agent: DQN) -> Tensor:
+    """dL / d weight [K, S (+ K), A] of the last update."""
+    grad = agent.net.heads.layers[0].weight.grad
+    assert grad is not None
+    return grad
+
+
+def steps(*rows: tuple[int, int, float, int, int], group: list[int] | None = None) -> Batch:
+    """Transitions (s, a, r, s', terminated) of two states."""
+    s, a, r, after, ended = zip(*rows, strict=True)
+    eye = torch.eye(2)
+    return Batch(
+        Observations(eye[list(s)]),
+        torch.tensor(a),
+        torch.tensor(r, dtype=torch.float32),
+        Observations(eye[list(after)]),
+        torch.tensor(ended, dtype=torch.float32),
+        torch.tensor(group or list(range(len(rows)))),
+    )
+
+
+def uniform(agent: DQN, batch: Batch) -> Tensor:
+    return beliefs.uniform(agent.members, len(batch.action))
+
+
+TABLE = [[[1, 2], [3, 4]], [[0, 1], [5, 2]]]  # Q_k(s, a), online
+TARGET = [[[10, 20], [30, 40]], [[-1, 0], [7, 6]]]  # and of the target network
+STEPS = ((0, 1, 1.0, 1, 0), (1, 0, -2.0, 0, 1))
+
+
+def dqn(**settings: Any) -> DQN:
+    agent = DQN(LAYOUT, DQNConfig(**({"members": 2, "gamma": 0.5, "hidden": (), "floor": 0.0} | settings)), num_groups=2)
+    set_table(agent.net, TABLE)
+    set_table(agent.target, TARGET)
+    return agent
+
+
+def test_dqn_loss_by_hand() -> None:
+    """y_0 = 1 + .5 * 40 = 21 and -2 (terminated); y_1 = 1 + .5 * 7 = 4.5 and -2. Errors -19, 5 and -3.5, 7."""
+    agent = dqn()
+    metrics = agent.update(steps(*STEPS))
+    assert float(metrics["loss"]) == pytest.approx((19**2 + 5**2 + 3.5**2 + 7**2) / 2 / 2)
+    assert float(metrics["value"]) == pytest.approx((2 + 3 + 1 + 5) / 4)
+    torch.testing.assert_close(gradient(agent), torch.tensor([[[0.0, -19], [5, 0]], [[0, -3.5], [7, 0]]]))
+
+
+def test_a_member_does_not_train_on_contexts_held_out_from_it() -> None:
+    agent = dqn(bootstrap=0.5)
+    agent.trains_on.copy_(torch.tensor([[True, True], [True, False]]))
+    before = agent.net.heads.layers[0].weight.detach().clone()
+    metrics = agent.update(steps(*STEPS))
+    # A member sees half of the rows on average, so its mean over rows is divided by one half.
+    assert float(metrics["loss"]) == pytest.approx((19**2 + 5**2 + 3.5**2) / (2 * 0.5) / 2)
+    torch.testing.assert_close(gradient(agent), torch.tensor([[[0.0, -38], [10, 0]], [[0, -7], [0, 0]]]))
+    after = agent.net.heads.layers[0].weight.detach()
+    assert torch.equal(after[1, 1], before[1, 1])
+    assert not torch.equal(after[0, 1], before[0, 1])
+
+
+def test_masks_hold_out_the_asked_share_and_every_context_teaches_somebody() -> None:
+    agent = DQN(LAYOUT, DQNConfig(members=4, bootstrap=0.7), num_groups=5000)
+    assert float(agent.trains_on.float().mean()) == pytest.approx(0.7, abs=0.02)
+    assert not torch.equal(agent.trains_on[:, 0], agent.trains_on[:, 1])
+    assert bool(DQN(LAYOUT, DQNConfig(members=2, bootstrap=0.01), num_groups=500).trains_on.any(1).all())
+    assert bool(DQN(LAYOUT, DQNConfig(members=2, bootstrap=1.0), num_groups=500).trains_on.all())
+
+
+def test_the_target_network_moves_by_its_rate_and_gets_no_gradient() -> None:
+    agent = dqn(target_rate=0.25, prior_scale=0.0)
+    old = agent.target.heads.layers[0].weight.clone()
+    agent.update(steps(*STEPS))
+    new, online = agent.target.heads.layers[0].weight, agent.net.heads.layers[0].weight.detach()
+    torch.testing.assert_close(new, 0.75 * old + 0.25 * online)
+    # Nor a history: were each move recorded, memory would grow with every update.
+    assert not any(p.requires_grad for p in agent.target.parameters())
+
+
+def test_dqn_td_errors_by_hand() -> None:
+    """Each member's own greedy next action, from the online network: s' = 1 is worth 4 to member 0 and 5 to member 1."""
+    agent, batch = dqn(), steps(*STEPS)
+    expected = torch.tensor([[2 - (1 + 0.5 * 4), 1 - (1 + 0.5 * 5)], [3 - (-2.0), 5 - (-2.0)]])
+    torch.testing.assert_close(agent.td_errors(batch, uniform(agent, batch)), expected)
+
+
+def test_the_policy_maximises_the_belief_weighted_mean() -> None:
+    agent = dqn()
+    set_table(agent.net, [[[4, 0], [0, 0]], [[0, 3], [0, 1]]])
+    obs = Observations(torch.eye(2)[[0, 0, 0]])
+    log_belief = torch.tensor([[0.5, 0.5], [0.4, 0.6], [0.45, 0.55]]).log()
+    assert agent.act(obs, log_belief).tolist() == [0, 1, 0]  # 2 : 1.5, 1.6 : 1.8, 1.8 : 1.65
+
+
+def test_sampled_actions_follow_the_softmax_and_come_from_the_agents_generator() -> None:
+    agent = dqn()
+    set_table(agent.net, [[[0, math.log(3)], [0, 0]]] * 2)
+    obs, log_belief = Observations(torch.eye(2)[[0] * 4000]), beliefs.uniform(2, 4000)
+    agent.generator.manual_seed(5)
+    first = agent.act(obs, log_belief, greedy=False)
+    assert float(first.float().mean()) == pytest.approx(0.75, abs=0.03)
+    agent.generator.manual_seed(5)
+    assert torch.equal(agent.act(obs, log_belief, greedy=False), first)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"members": 0}, "members is 0"), ({"bootstrap": 0.0}, "bootstrap is 0"), ({"bootstrap": 1.5}, r"share in \(0, 1\]")],
+)
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_impossible_settings_are_refused(name: str, settings: dict[str, Any], message: str) -> None:
+    kind, config = REGISTRY[name]
+    with pytest.raises(ValueError, match=message):
+        kind(LAYOUT, config(**settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"surprise": "nonsense"}, {"likelihood": "nonsense"}, {"alpha": 0.0}, {"wildcards": -1}, {"floor": 0.5}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_a_setting_that_cannot_work_is_refused_before_training(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings)).replace("alpha", "alpha|concentration")):
+        APEV(LAYOUT, APEVConfig(**settings))
+
+
+# ---------------------------------------------------------------------- LCB
+
+
+def lcb(beta: float) -> LCB:
+    agent = LCB(LAYOUT, LCBConfig(members=2, gamma=0.5, hidden=(), beta=beta), num_groups=1)
+    set_table(agent.net, [[[0, 0], [10, 4]], [[0, 0], [0, 4]]])  # s = 1: means 5 and 4, but action 0 is disputed
+    set_table(agent.target, [[[0, 0], [10, 4]], [[0, 0], [0, 4]]])
+    return agent
+
+
+@pytest.mark.parametrize(("beta", "action"), [(0.0, 0), (0.1, 0), (1.0, 1)])
+def test_lcb_avoids_what_its_members_disagree_on(beta: float, action: int) -> None:
+    agent = lcb(beta)
+    certain = torch.tensor([[1.0, 0.0], [0.5, 0.5]]).clamp_min(1e-30).log()
+    assert agent.act(Observations(torch.eye(2)[[1, 1]]), certain).tolist() == [action, action]  # whatever the belief
+
+
+@pytest.mark.parametrize(("beta", "follow"), [(0.0, (10, 0)), (1.0, (4, 4))])
+def test_lcb_members_learn_the_value_of_the_conservative_policy(beta: float, follow: tuple[float, float]) -> None:
+    """y_k = 1 + .5 Q-_k(s', conservative action); DQN would take each member's own maximum, (10, 4)."""
+    agent = lcb(beta)
+    metrics = agent.update(steps((0, 0, 1.0, 1, 0)))
+    assert float(metrics["loss"]) == pytest.approx(sum((1 + 0.5 * v) ** 2 for v in follow) / 2)
+
+
+def test_lcb_td_errors_by_hand() -> None:
+    agent, batch = lcb(1.0), steps((0, 0, 1.0, 1, 0), (0, 0, 1.0, 1, 1))
+    errors = agent.td_errors(batch, uniform(agent, batch))
+    torch.testing.assert_close(errors, torch.tensor([[-(1 + 5.0), -(1 + 2.0)], [-1.0, -1.0]]))
+
+
+def test_lcb_of_one_member_is_dqn() -> None:
+    agent = LCB(LAYOUT, LCBConfig(members=1, gamma=0.5, hidden=()), num_groups=1)
+    set_table(agent.net, [[[0, 0], [1, 2]]])
+    set_table(agent.target, [[[0, 0], [1, 2]]])
+    assert agent.act(Observations(torch.eye(2)), beliefs.uniform(1, 2)).tolist() == [0, 1]
+    assert float(agent.update(steps((0, 0, 1.0, 1, 0)))["loss"]) == pytest.approx(4.0)
+
+
+# ---------------------------------------------------------------------- APE-V
+
+
+def apev(**settings: Any) -> APEV:
+    """Two members. Dirichlet(1e8) draws b = (1/2, 1/2) to four digits, so that numbers can be worked out by hand."""
+    fixed = {"members": 2, "gamma": 0.5, "hidden": (), "alpha": 1e8, "floor": 0.0, "likelihood": "paper", "bootstrap": 1.0}
+    fixed |= {"evidence_share": 0.0}
+    agent = APEV(LAYOUT, APEVConfig(**(fixed | settings)), num_groups=1)
+    set_table(agent.net, [[[1, 0], [2, 0]], [[3.5, 0], [0, 3]]])
+    # The target at s' = 1: member 0 likes action 0, member 1 action 1. Member 0's values rise by 4 b_0.
+    set_table(agent.target, [[[0, 0], [2, 0]], [[0, 0], [0, 3]]], [[[4, 4], [0, 0]], [[0, 0], [0, 0]]])
+    return agent
+
+
+ONE_STEP = (0, 0, 0.0, 1, 0)
+
+
+def test_apev_as_printed_takes_the_next_value_at_the_new_belief() -> None:
+    agent = apev(surprise="paper")
+    # At b both terms mix to 1 + 1 : 1.5 + 1, so action 1 follows: V = (0 + 2, 3), errors 1 - 1 = 0 and 3.5 - 1.5 = 2.
+    new = 1 / (1 + math.exp(-4))
+    # At b' member 0 has .982: action 0 follows, V = (2 + 4 b'_0, 0).
+    errors = [1 - 0.5 * (2 + 4 * new), 3.5 - 0.0]
+    metrics = agent.update(steps(ONE_STEP))
+    assert float(metrics["loss"]) == pytest.approx((errors[0] ** 2 + errors[1] ** 2) / 2, rel=1e-3)
+    assert float(metrics["belief_moved"]) == pytest.approx(new - 0.5, rel=1e-3)
+    # Gradient: 2 error at (s, a), and through the belief b at which Q is taken, but none through b' or the target.
+    expected = torch.zeros(2, 4, 2)
+    for k, error in enumerate(errors):
+        expected[k, 0, 0] = 2 * error
+        expected[k, 2:, 0] = 2 * error * 0.5
+    torch.testing.assert_close(gradient(agent), expected, rtol=2e-3, atol=1e-3)
+    assert not any(p.requires_grad for p in agent.target.parameters())
+
+
+def test_apev_under_certainty_also_learns_each_members_own_value() -> None:
+    agent = apev(surprise="certain")
+    # At e_0 member 0 expects max(2, 0) + 4 = 6 after the step: y = 3, error 1 - 3 = -2. Member 1: 3.5 - 1.5 = 2.
+    own = [-2.0, 2.0]
+    # Equal surprise: b' = b. At b action 1 follows: V = (0 + 2, 3).
+    errors = [1 - 1.0, 3.5 - 1.5]
+    metrics = agent.update(steps(ONE_STEP))
+    assert float(metrics["loss"]) == pytest.approx((sum(e**2 for e in own) + sum(e**2 for e in errors)) / 2, rel=1e-3)
+    assert float(metrics["belief_moved"]) == pytest.approx(0, abs=1e-3)
+    expected = torch.zeros(2, 4, 2)
+    for k in range(2):
+        expected[k, 0, 0] = 2 * (own[k] + errors[k])
+        expected[k, 2:, 0] = 2 * errors[k] * 0.5
+        expected[k, 2 + k, 0] += 2 * own[k]
+    torch.testing.assert_close(gradient(agent), expected, rtol=2e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("surprise", ["certain", "paper"])
+def test_termination_cuts_the_future_off_and_a_time_limit_does_not(surprise: str) -> None:
+    agent = apev(surprise=surprise)
+    metrics = agent.update(steps((0, 0, -2.0, 1, 1)))
+    once = (1 + 2) ** 2 + (3.5 + 2) ** 2  # the errors are Q + 2 at every belief
+    assert float(metrics["loss"]) == pytest.approx(once * (2 if surprise == "certain" else 1) / 2, rel=1e-3)
+    batch = steps((0, 0, -2.0, 1, 1))
+    torch.testing.assert_close(apev(surprise=surprise).td_errors(batch, uniform(agent, batch)), torch.tensor([[3.0, 5.5]]))
+
+
+def test_apev_td_errors_by_hand() -> None:
+    """All from the online network, where member 0's values rise by 4 b_0 and member 1's by 2 b_1."""
+    table = [[[1, 0], [2, 0]], [[3.5, 0], [0, 3]]]
+    by_belief = [[[4, 4], [0, 0]], [[0, 0], [2, 2]]]
+    batch, log_belief = steps(ONE_STEP), torch.tensor([[0.75, 0.25]]).log()
+    certain, printed = apev(surprise="certain"), apev(surprise="paper")
+    for agent in (certain, printed):
+        set_table(agent.net, table, by_belief)
+    # At e_0: Q = 1 + 4, V = 2 + 4. At e_1: Q = 3.5 + 2, V = 3 + 2. The current belief plays no part.
+    torch.testing.assert_close(certain.td_errors(batch, log_belief), torch.tensor([[5 - 3.0, 5.5 - 2.5]]))
+    # At b: mixed .75 (2 + 3) + .25 * .5 : .75 * 3 + .25 * 3.5, so action 0 follows: V = (5, .5); Q = (1 + 3, 3.5 + .5).
+    torch.testing.assert_close(printed.td_errors(batch, log_belief), torch.tensor([[4 - 2.5, 4 - 0.25]]))
+
+
+def test_apev_acts_on_values_at_its_belief() -> None:
+    agent = apev()
+    set_table(agent.net, [[[1, 0], [0, 0]]] * 2, [[[0, 0], [0, 3]]] * 2)  # action 1 gains 3 b_1
+    log_belief = torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log()
+    assert agent.act(Observations(torch.eye(2)[[0, 0]]), log_belief).tolist() == [0, 1]
+
+
+def test_beliefs_in_training_are_drawn_from_the_prior_and_floored() -> None:
+    agent = apev(alpha=0.01, floor=0.05)
+    seen: list[Tensor] = []
+    agent.net.register_forward_pre_hook(lambda _, args: seen.append(args[2]))
+    agent.update(steps(*[ONE_STEP] * 500, group=[0] * 500))
+    drawn = next(b for b in seen if b.ndim == 2)
+    torch.testing.assert_close(drawn.sum(-1), torch.ones(500))
+    assert float(drawn.min()) >= 0.05 - 1e-6
+    assert float((drawn.max(-1).values > 0.94).float().mean()) > 0.9  # Dirichlet(.01) is nearly certain
+    assert float(drawn[:, 0].mean()) == pytest.approx(0.5, abs=0.1)
+
+
+def test_beliefs_from_evidence_are_what_other_steps_of_the_context_would_have_taught() -> None:
+    agent = apev(surprise="certain", evidence_share=1.0)
+    batch = steps((0, 0, 0, 1, 0), (0, 0, 0, 1, 0), (0, 0, 0, 1, 1), (0, 0, 0, 1, 0), group=[0, 0, 0, 1])
+    errors = torch.tensor([[1.0, 0.0], [0.0, 2.0], [5.0, 0.0], [7.0, 0.0]])
+    # Log-odds of member 0 after each set of steps an agent may have seen: never its own, nor an end, nor another context.
+    possible = [{0.0, 4.0}, {0.0, -1.0}, {0.0, -1.0, 4.0, 3.0}, {0.0}]
+    met: list[set[float]] = [set(), set(), set(), set()]
+    for _ in range(100):
+        drawn = agent.from_evidence(batch, errors, torch.full((4, 2), -99.0))
+        torch.testing.assert_close(drawn.exp().sum(-1), torch.ones(4))
+        for seen, odds in zip(met, (drawn[:, 0] - drawn[:, 1]).tolist(), strict=True):
+            seen.add(round(odds, 3))
+    assert met == possible
+
+
+def test_a_share_of_the_beliefs_comes_from_evidence() -> None:
+    agent = apev(surprise="certain", evidence_share=0.25)
+    batch = steps(*[ONE_STEP] * 1000)  # each a context of its own: evidence leads to the uniform belief
+    drawn = agent.from_evidence(batch, torch.ones(1000, 2), torch.tensor([[0.9, 0.1]]).log().expand(1000, -1))
+    uniform = (drawn[:, 0] - drawn[:, 1]).abs() < 1e-6
+    assert float(uniform.float().mean()) == pytest.approx(0.25, abs=0.05)
+    torch.testing.assert_close(drawn[~uniform].exp()[:, 0], torch.full((int((~uniform).sum()),), 0.9))
+
+
+def test_scales_follow_the_errors_on_contexts_held_out_from_a_member() -> None:
+    agent = apev(surprise="certain", likelihood="calibrated", bootstrap=0.5)
+    agent.trains_on = torch.tensor([[True, False], [False, True]])
+    errors = torch.tensor([[5.0, 3.0], [2.0, 7.0]])  # [rows, K]; row i is of context i
+    weight = agent.weigh(steps(ONE_STEP, ONE_STEP), errors)
+    torch.testing.assert_close(weight, torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    for _ in range(600):
+        agent.weigh(steps(ONE_STEP, ONE_STEP), errors)
+    torch.testing.assert_close(agent.scale, torch.tensor([2.0, 3.0]), rtol=1e-3, atol=0)
+
+
+def test_a_scale_stays_where_it_is_while_a_batch_says_nothing_about_it() -> None:
+    """Member 0 trains on every context of these batches: nothing was held out, so nothing was measured."""
+    agent = apev(surprise="certain", likelihood="calibrated", bootstrap=0.5)
+    agent.trains_on = torch.tensor([[True, False], [True, False]])
+    for _ in range(600):
+        agent.weigh(steps(ONE_STEP, ONE_STEP), torch.tensor([[2.0, 2.0], [2.0, 2.0]]))
+    assert float(agent.scale[1]) == pytest.approx(2.0, rel=1e-3)
+    assert float(agent.scale[0]) >= 1.0
+
+
+def test_calibration_leaves_wildcards_the_scale_of_the_others() -> None:
+    agent = APEV(LAYOUT, APEVConfig(members=2, wildcards=1, hidden=(), gamma=0.5, surprise="certain"), num_groups=1)
+    set_table(agent.net, [[[3, 0], [0, 0]], [[1, 0], [0, 0]], [[99, 0], [0, 0]]])
+    agent.calibrate([steps((0, 0, 0.0, 1, 1)), steps((0, 0, 0.0, 1, 0))])
+    torch.testing.assert_close(agent.scale, torch.tensor([3.0, 1.0, math.sqrt(5)]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_moving_to_the_device_it_is_on_changes_nothing(kind: str) -> None:
+    agent = build("ape-v", {"members": 2}, puzzle(kind))
+    optimizer, generator = agent.optimizer, agent.generator
+    agent.update(sampler_of(puzzle(kind)).sample())
+    agent.to_device("cpu")
+    assert (agent.optimizer, agent.generator) == (optimizer, generator)

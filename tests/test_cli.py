@@ -1,0 +1,290 @@
+"""The command line: help that helps, mistakes told in a sentence, and a log of one's own trained and evaluated."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import apev
+from apev.agents import APEVConfig, DQNConfig
+from apev.cli import main, parse_adapt, parse_settings
+from apev.data import Dataset
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr (with the line breaks of the terminal taken out)."""
+    capsys.readouterr()
+    code = 0
+    try:
+        main(list(words))
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, " ".join(out.split()), " ".join(err.split())
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of CartPole, pushed at random."""
+    rng = np.random.default_rng(0)
+    columns: dict[str, list[Any]] = {k: [] for k in ("observations", "actions", "rewards", "terminated", "truncated")}
+    following = []
+    env = gymnasium.make("CartPole-v1")
+    for episode in range(25):
+        obs, _ = env.reset(seed=episode)
+        over = False
+        while not over:
+            action = int(rng.integers(2))
+            after, reward, ended, cut, _ = env.step(action)
+            for column, value in zip(columns.values(), (obs, action, reward, ended, cut), strict=True):
+                column.append(value)
+            following.append(after)
+            obs, over = after, ended or cut
+    path = tmp_path_factory.mktemp("data") / "cartpole.npz"
+    Dataset.from_arrays(**columns, next_observations=np.array(following)).save(path)  # type: ignore[arg-type]
+    return path
+
+
+def train_words(data: Path, out: Path, *more: str) -> list[str]:
+    small = ["--updates", "60", "--batch-size", "64", "--members", "3", "--threads", "1", "--set", "hidden=16,16"]
+    return ["train", "--data", str(data), "--out", str(out), *small, *more]
+
+
+@pytest.fixture(scope="module")
+def trained(cartpole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "cartpole"
+    main(train_words(cartpole, out, "--eval-env", "CartPole-v1", "--eval-every", "30"))
+    return out
+
+
+# ---------------------------------------------------------------------- help
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "--version") == (0, f"apev {apev.__version__} (torch {torch.__version__})", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "mentioned"),
+    [
+        ("", ["demo", "train", "evaluate", "report", "reproduce", "--version"]),
+        ("demo", ["--out", "--resume", "--device", "--threads"]),
+        (
+            "train",
+            [
+                "--data",
+                "--out",
+                "--agent",
+                "--members",
+                "--gamma",
+                "--updates",
+                "--batch-size",
+                "--held-out",
+                "--eval-env",
+                "--eval-every",
+                "--checkpoint-every",
+                "--set",
+                "--seed",
+                "--resume",
+                "--device",
+                "--threads",
+                "ape-v",
+                "dqn",
+                "lcb",
+            ],
+        ),
+        ("evaluate", ["--env", "--episodes", "--adapt", "--seed", "member-step", "uniform", "--device", "--threads"]),
+        ("report", ["FOLDER", "summary.json"]),
+        ("reproduce", ["locked-doors", "locked-doors-ablation"]),
+        ("reproduce locked-doors", ["--scale", "smoke", "cpu", "paper", "--out", "--images", "--seeds", "--resume"]),
+        ("reproduce locked-doors-ablation", ["--out", "--seeds", "--updates", "--train-images", "--resume"]),
+    ],
+)
+def test_help_mentions_every_option(capsys: pytest.CaptureFixture[str], command: str, mentioned: list[str]) -> None:
+    code, out, err = call(capsys, *command.split(), "--help")
+    assert code == 0
+    missing = [word for word in mentioned if word.lower() not in (out + err).lower()]
+    assert missing == []
+
+
+# ---------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "command|subcommand|required|usage"),
+        (["fly"], "fly"),
+        (["train", "--data", "nowhere.npz"], "nowhere.npz"),
+        (["train", "--data", "log.csv"], "npz"),
+        (["train", "--agent", "sac"], "sac"),
+        (["train", "--updates", "many"], "many"),
+        (["train", "--colour", "red"], "--colour"),
+        (["evaluate", "nowhere"], "nowhere.*no policy.json.*Fix"),
+        (["report", "nowhere"], "no folder nowhere.*Fix"),
+        (["report", "no[where]"], r"no\[where\]"),
+        (["reproduce", "locked-doors", "--scale", "huge"], "huge"),
+        (["reproduce", "locked-doors", "--images", "nowhere.npz"], "nowhere.npz"),
+        (["reproduce", "locked-doors", "--scale", "smoke", "--device", "cuda"], "torch sees no GPU.*--device cpu"),
+        (["reproduce", "locked-doors", "--scale", "smoke", "--device", "toaster"], "toaster"),
+        (["reproduce", "locked-doors", "--scale", "smoke", "--threads", "0"], "threads"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_told_without_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "cuda" in words and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    code, out, err = call(capsys, *words)
+    assert code == 2
+    assert "Traceback" not in err
+    assert_mentions(out + err, message)
+    assert list(tmp_path.iterdir()) == []  # nothing was begun
+
+
+def assert_mentions(text: str, pattern: str) -> None:
+    """`pattern` is somewhere in the text, however the terminal drew its boxes."""
+    assert re.search(pattern, re.sub(r"[│╭╰╮╯─\s]+", " ", text)), text
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--set", "sparkle=1"], "--set sparkle=1: no such field. Fix: one of members"),
+        (["--set", "alpha=much"], "--set alpha=much: alpha is a float"),
+        (["--set", "wildcards=1.5"], "wildcards is a int"),
+        (["--set", "bootstrap=2"], "bootstrap is 2"),
+        (["--set", "surprise=nonsense"], "surprise.*nonsense"),
+        (["--agent", "dqn", "--set", "likelihood=nonsense"], "likelihood.*nonsense"),
+        (["--agent", "dqn", "--set", "floor=0.5"], "floor"),
+        (["--members", "0"], "members is 0"),
+        (["--held-out", "1.5"], "fraction is 1.5"),
+        (["--batch-size", "0"], "batch.size"),
+        (["--checkpoint-every", "0"], "checkpoint.every"),
+        (["--updates", "-1"], "updates"),
+        (["--eval-env", "NoSuchEnv-v0"], "NoSuchEnv"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_setting_that_cannot_work_is_told_before_training(
+    capsys: pytest.CaptureFixture[str], cartpole: Path, tmp_path: Path, more: list[str], message: str
+) -> None:
+    fixed = ["train", "--data", str(cartpole), "--out", str(tmp_path / "run"), "--threads", "1"]
+    if not any(word == "--updates" for word in more):
+        fixed += ["--updates", "2"]
+    code, _, err = call(capsys, *fixed, *more)
+    assert code == 2
+    assert_mentions(err, message)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_bad_log_is_told_with_column_row_and_fix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    columns = {"actions": [0, 1], "rewards": [0.0, np.nan], "terminated": [0, 1], "truncated": [0, 0]}
+    np.savez(tmp_path / "bad.npz", observations=np.zeros((2, 3)), **{k: np.array(v) for k, v in columns.items()})
+    code, _, err = call(capsys, "train", "--data", str(tmp_path / "bad.npz"), "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert_mentions(err, "rewards, row 1: value is NaN. Fix:")
+
+
+def test_continuous_actions_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flags = np.array([False, True])
+    Dataset.from_arrays(np.zeros((2, 3)), np.full((2, 1), 0.5), [0.0, 0.0], flags, ~flags & False).save(tmp_path / "log.npz")
+    code, _, err = call(capsys, "train", "--data", str(tmp_path / "log.npz"), "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert_mentions(err, "discrete actions.*integer actions")
+
+
+# ---------------------------------------------------------------------- parsing
+
+
+def test_words_of_adapt() -> None:
+    words = ["true", "uniform", "False", "3", "member", "member-step"]
+    assert [parse_adapt(word) for word in words] == [True, False, False, 3, "member", "member-step"]
+    with pytest.raises(ValueError, match="'maybe': use true, uniform"):
+        parse_adapt("maybe")
+
+
+def test_settings_take_the_type_of_their_field() -> None:
+    parsed = parse_settings(APEVConfig, ("alpha=0.5", "wildcards=4", "hidden=64,32", "surprise=paper", "lr=3e-4"))
+    assert parsed == {"alpha": 0.5, "wildcards": 4, "hidden": (64, 32), "surprise": "paper", "lr": 3e-4}
+    assert parse_settings(DQNConfig, ("hidden=64",)) == {"hidden": (64,)}
+    with pytest.raises(ValueError, match="no such field"):
+        parse_settings(DQNConfig, ("alpha=0.5",))
+
+
+# ---------------------------------------------------------------------- a log of one's own
+
+
+def test_train_leaves_a_run_folder_and_a_policy(trained: Path) -> None:
+    assert {p.name for p in trained.iterdir()} >= {"config.json", "metrics.jsonl", "curves.jsonl", "checkpoints", "policy"}
+    config = json.loads((trained / "config.json").read_text())
+    assert (config["agent"], config["data"], config["seed"]) == ("ape-v", "cartpole.npz", 0)
+    assert config["agent_config"]["hidden"] == [16, 16]
+    curves = [json.loads(line) for line in (trained / "curves.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in curves] == [30, 60]
+    assert all(line["return"] > 0 for line in curves)
+    policy = apev.load(trained)
+    assert policy.members == 3
+    assert policy.act(np.zeros(4, dtype=np.float32)) in (0, 1)
+    assert policy.agent.filter.scale is not None
+    assert not bool((policy.agent.filter.scale == 1).any())  # measured on the held-out episodes
+
+
+def test_train_does_not_overwrite_and_resumes(
+    capsys: pytest.CaptureFixture[str], cartpole: Path, trained: Path, tmp_path: Path
+) -> None:
+    code, _, err = call(capsys, *train_words(cartpole, trained))
+    assert code == 2
+    assert_mentions(err, "already holds a run.*--resume")
+    code, out, _ = call(capsys, *train_words(cartpole, trained, "--eval-env", "CartPole-v1", "--eval-every", "30", "--resume"))
+    assert code == 0
+    assert "apev.load(" in out
+
+
+@pytest.mark.parametrize("agent", ["dqn", "lcb"])
+def test_every_agent_trains(capsys: pytest.CaptureFixture[str], cartpole: Path, tmp_path: Path, agent: str) -> None:
+    code, _, err = call(capsys, *train_words(cartpole, tmp_path / agent, "--agent", agent, "--held-out", "0"))
+    assert code == 0, err
+    assert json.loads((tmp_path / agent / "policy/policy.json").read_text())["agent"] == agent
+
+
+def test_evaluate_keeps_one_record_an_episode_for_each_behaviour(capsys: pytest.CaptureFixture[str], trained: Path) -> None:
+    words = ["true", "uniform", "1", "member", "member-step"]
+    code, out, err = call(
+        capsys, "evaluate", str(trained), "--env", "CartPole-v1", "--episodes", "4", "--threads", "1", "--adapt", *words
+    )
+    assert code == 0, err
+    records = [json.loads(line) for line in (trained / "episodes.jsonl").read_text().splitlines()]
+    assert len(records) == 4 * len(words)
+    assert {record["policy"] for record in records} == {f"belief: {word}" for word in words}
+    for record in records:
+        assert record["return"] == record["length"] > 0  # CartPole pays 1 a step
+        assert set(record) >= {"policy", "seed", "episode", "return", "success", "length", "members_correct", "stalled"}
+    assert "belief: member-step" in out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--adapt", "maybe"], "'maybe': use true"),
+        (["--adapt", "7"], "adapt=7 names no member"),
+        (["--env", "NoSuchEnv-v0"], "NoSuchEnv"),
+        (["--env", "MountainCar-v0"], "width 2.*training data had 4"),
+        (["--episodes", "0"], "episodes|num_envs"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_evaluate_names_the_mistake(capsys: pytest.CaptureFixture[str], trained: Path, more: list[str], message: str) -> None:
+    code, _, err = call(capsys, "evaluate", str(trained), "--threads", "1", *more)
+    assert code == 2
+    assert "Traceback" not in err
+    assert_mentions(err, message)
