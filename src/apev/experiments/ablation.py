@@ -14,14 +14,12 @@ from apev.experiments import locked_doors
 from apev.experiments.locked_doors import BEST, PRINTED, Entry, Recipe
 from apev.train import Schedule
 
-_START = replace(PRINTED, target_rate=BEST.target_rate)
-
 VARIANTS: dict[str, APEVConfig] = {
-    "ape-v-printed": _START,
-    "+ calibrated likelihood": replace(_START, likelihood="calibrated", floor=BEST.floor),
-    "+ bootstrap masks": replace(_START, likelihood="calibrated", floor=BEST.floor, bootstrap=BEST.bootstrap),
+    "ape-v-printed": PRINTED,
+    "+ calibrated likelihood": replace(PRINTED, likelihood="calibrated", floor=BEST.floor),
+    "+ bootstrap masks": replace(PRINTED, likelihood="calibrated", floor=BEST.floor, bootstrap=BEST.bootstrap),
     "+ randomised priors": replace(
-        _START, likelihood="calibrated", floor=BEST.floor, bootstrap=BEST.bootstrap, prior_scale=1.0
+        PRINTED, likelihood="calibrated", floor=BEST.floor, bootstrap=BEST.bootstrap, prior_scale=1.0
     ),
     "+ surprise under certainty": replace(BEST, wildcards=0),
     "ape-v": BEST,

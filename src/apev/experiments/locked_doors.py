@@ -25,6 +25,7 @@ from apev.belief import BeliefFilter
 from apev.data import Dataset, Sampler
 from apev.envs import BatchedLockedDoors, ImageSet, OraclePolicy, Room, collect
 from apev.evaluate import Rollout, rollout
+from apev.experiments.provenance import peak_memory_gb
 from apev.experiments.replays import pick_replays
 from apev.policy import Adapt, Policy
 from apev.report import print_table, summarise, write_figures, write_report
@@ -62,14 +63,14 @@ class Recipe:
 PRINTED = APEVConfig(alpha=0.1, surprise="paper", likelihood="paper", bootstrap=1.0, floor=0.0, wildcards=0)
 """APE-V as the paper prints it."""
 
-BEST = APEVConfig(wildcards=4, target_rate=0.1)
+BEST = APEVConfig(wildcards=4)
 """The recipe that teaches adaptation: members that are wrong in training too, surprise under certainty, wildcards."""
 
 CONFIGS: dict[str, DQNConfig] = {
-    "ensemble": DQNConfig(target_rate=0.1),
-    "lcb": LCBConfig(target_rate=0.1),
+    "ensemble": DQNConfig(),
+    "lcb": LCBConfig(),
     "ape-v": BEST,
-    "ape-v-printed": replace(PRINTED, target_rate=0.1),
+    "ape-v-printed": PRINTED,
 }
 
 RECIPES: dict[Scale, Recipe] = {
@@ -86,7 +87,7 @@ RECIPES: dict[Scale, Recipe] = {
         schedule=Schedule(updates=1500, eval_every=500, checkpoint_every=500),
         agents=("ensemble", "lcb", "ape-v"),
     ),
-    "cpu": Recipe(schedule=Schedule(updates=6000, eval_every=1000, checkpoint_every=500)),
+    "cpu": Recipe(schedule=Schedule(updates=4000, eval_every=1000, checkpoint_every=500)),
     "paper": Recipe(
         batch_groups=256,
         per_group=1,
@@ -293,7 +294,8 @@ def run(
             "images": images.source,
             "seconds": round(sum(s["seconds"] for s in stored)),
             "device": device,
-            "threads": torch.get_num_threads(),
+            "threads": max(s["threads"] for s in stored),
+            "peak_memory_gb": max(s["peak_memory_gb"] for s in stored),
         }
         | (meta or {}),
     }
@@ -371,6 +373,6 @@ def run_seed(
     result_file = out / "seeds" / f"{seed}.json"
     result_file.parent.mkdir(parents=True, exist_ok=True)
     temporary = result_file.with_suffix(".tmp")
-    seconds = time.monotonic() - began
-    temporary.write_text(json.dumps({"episodes": lines, "curves": curves, "replays": replays, "seconds": seconds}))
+    cost = {"seconds": time.monotonic() - began, "peak_memory_gb": peak_memory_gb(), "threads": torch.get_num_threads()}
+    temporary.write_text(json.dumps({"episodes": lines, "curves": curves, "replays": replays} | cost))
     shutil.move(temporary, result_file)

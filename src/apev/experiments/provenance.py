@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import resource
 import shlex
 import subprocess
 import sys
@@ -25,6 +26,12 @@ def provenance() -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
     }
+
+
+def peak_memory_gb() -> float:
+    """The most memory this process has held, in GB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (1e9 if sys.platform == "darwin" else 1e6), 2)  # bytes on macOS, kilobytes on Linux
 
 
 def commit() -> str:
