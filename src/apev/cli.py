@@ -163,7 +163,7 @@ class Evaluate(Machine):
     def run(self) -> None:
         """Run it."""
         from apev.evaluate import GymnasiumBatch, rollout
-        from apev.report import print_table, summarise
+        from apev.report import print_returns, print_table, summarise
 
         self.use()
         lines: list[dict[str, Any]] = []
@@ -178,7 +178,7 @@ class Evaluate(Machine):
                     "seed": self.seed,
                     "episode": i,
                     "return": float(result.returns[i]),
-                    "success": bool(result.success[i]),
+                    "success": bool(result.success[i]) if result.knows_success else None,
                     "length": int(result.lengths[i]),
                     "members_correct": None,
                     "stalled": bool(result.stalled[i]),
@@ -186,7 +186,10 @@ class Evaluate(Machine):
                 for i in range(self.episodes)
             ]
         (self.run_folder / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        print_table({"title": f"{self.run_folder} in {self.env}", "policies": summarise(lines)})
+        title = f"{self.run_folder} in {self.env}"
+        print_returns(lines, title)
+        if lines[0]["success"] is not None:
+            print_table({"title": title, "policies": summarise(lines)})
 
 
 @dataclass(frozen=True)
@@ -195,11 +198,14 @@ class Report:
 
     folder: tyro.conf.Positional[Path] = Path("runs/demo")
     """A folder with summary.json or episodes.jsonl (made by `apev demo` or `apev reproduce`)."""
+    page: Path | None = None
+    """A Markdown page that quotes the folder: its table is refreshed between the markers."""
 
     def run(self) -> None:
         """Run it."""
         from apev.report import print_table, read_folder, write_figures, write_report
         from apev.report.filmstrip import write_filmstrip
+        from apev.report.tables import fill_table
 
         if not self.folder.is_dir():
             raise FileNotFoundError(f"no folder {self.folder}. Fix: name one that `apev demo` or `apev reproduce` made.")
@@ -207,6 +213,8 @@ class Report:
         write_figures(self.folder)
         write_filmstrip(self.folder)
         print(write_report(self.folder))
+        if self.page is not None:
+            fill_table(self.page, self.folder)
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,9 @@ class Rollout:
     returns: np.ndarray  # [n]
     lengths: np.ndarray  # [n]
     terminated: np.ndarray  # [n] ended by the world, not by the clock
-    success: np.ndarray  # [n] as the environment says, else `terminated`
+    success: np.ndarray  # [n] as the environment says
     stalled: np.ndarray  # [n] failed, and stuck between at most two observations at the end
+    knows_success: bool = False  # the environment says in its info what success is
     beliefs: list[np.ndarray] = field(default_factory=list)  # step by step [n, K], when traced
     observations: list[Any] = field(default_factory=list)
     actions: list[np.ndarray] = field(default_factory=list)
@@ -79,7 +80,9 @@ def rollout(policy: Policy, env: BatchedEnv, *, trace: bool = False, on_step: Ca
         recent[steps % STALL_WINDOW, active] = fingerprint(following)[active]
         newly = active & (np.asarray(ended) | np.asarray(cut))
         terminated |= newly & np.asarray(ended)
-        success |= newly & np.asarray(info.get("success", ended), dtype=bool)
+        if "success" in info:
+            result.knows_success = True
+            success |= newly & np.asarray(info["success"], dtype=bool)
         active &= ~newly
         obs = following
         steps += 1

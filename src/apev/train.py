@@ -15,6 +15,7 @@ updates since the last checkpoint, and a resumed run ends with the very same par
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -53,6 +54,8 @@ class Schedule:
     """Updates between two evaluations during training; 0 evaluates only at the end."""
     checkpoint_every: int = 500
     """Updates between two checkpoints."""
+    lr_decay: bool = False
+    """Let the learning rate fall along a half cosine, to a twentieth at the end."""
 
     def __post_init__(self) -> None:
         for name, least in (("updates", 0), ("log_every", 1), ("eval_every", 0), ("checkpoint_every", 1)):
@@ -101,6 +104,8 @@ def train(
     with stop_on_interrupt() as stopped, progress_bar(console) as progress:
         task = progress.add_task(title, total=schedule.updates, completed=start)
         while update < schedule.updates:
+            if schedule.lr_decay:
+                set_lr(agent, agent.config.lr * (0.05 + 0.475 * (1 + math.cos(math.pi * update / schedule.updates))))
             metrics = agent.update(sampler.sample())
             update += 1
             sums = {name: sums[name] + value if name in sums else value.clone() for name, value in metrics.items()}
@@ -137,6 +142,12 @@ def check_settings(folder: Path, about: dict[str, Any]) -> None:
     if differ:
         told = ", ".join(f"{k} was {flat[0][k]!r}, now {flat[1].get(k)!r}" for k in differ)
         raise ValueError(f"{folder} was begun with other settings ({told}). Fix: resume with those, or start anew.")
+
+
+def set_lr(agent: DQN, lr: float) -> None:
+    """Use this learning rate from now on."""
+    for group in agent.optimizer.param_groups:
+        group["lr"] = lr
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:

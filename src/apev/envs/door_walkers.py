@@ -70,7 +70,7 @@ def collect(
     episodes_per_image: int = 6,
     seed: int = 0,
     noise: float = 0.1,
-    rattle: float = 0.3,
+    rattle: float = 0.7,
     wander: float = 0.15,
     target: str = "untried",
 ) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def collect(
              and a learner never finds out that pushing against one is useless
     target:  after a locked door go to any "random" other door, or to an "untried" one
 
-    About one step in seven tries a door. Columns fit `apev.data.Dataset.from_arrays(**columns)`.
+    About one step in six tries a door. Columns fit `apev.data.Dataset.from_arrays(**columns)`.
     """
     room = room or Room()
     if episodes_per_image < 1:

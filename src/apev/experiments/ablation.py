@@ -47,7 +47,7 @@ def run_ablation(
     configs: dict[str, DQNConfig] = {"ensemble": locked_doors.CONFIGS["ensemble"], **VARIANTS}
     recipe = Recipe(
         train_images=train_images,
-        schedule=Schedule(updates=updates, eval_every=updates // 4, checkpoint_every=500),
+        schedule=Schedule(updates=updates, eval_every=updates // 4, checkpoint_every=500, lr_decay=True),
         agents=tuple(configs),
         configs=configs,
     )

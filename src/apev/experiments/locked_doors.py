@@ -49,7 +49,7 @@ class Recipe:
     held_out: float = 0.05  # share of the training images no agent trains on: the filter's scales are measured there
     batch_groups: int = 32
     per_group: int = 16
-    terminal_share: float = 0.125
+    terminal_share: float = 0.25
     eval_images: int = 500  # test images of the learning curves
     schedule: Schedule = field(default_factory=Schedule)
     agents: tuple[str, ...] = TRAINED
@@ -63,7 +63,7 @@ class Recipe:
 PRINTED = APEVConfig(alpha=0.1, surprise="paper", likelihood="paper", bootstrap=1.0, floor=0.0, wildcards=0)
 """APE-V as the paper prints it."""
 
-BEST = APEVConfig(wildcards=4)
+BEST = APEVConfig(wildcards=4, temperature=0.5)
 """The recipe that teaches adaptation: members that are wrong in training too, surprise under certainty, wildcards."""
 
 CONFIGS: dict[str, DQNConfig] = {
@@ -84,10 +84,10 @@ RECIPES: dict[Scale, Recipe] = {
     "demo": Recipe(
         starts=5,
         eval_images=200,
-        schedule=Schedule(updates=1500, eval_every=500, checkpoint_every=500),
+        schedule=Schedule(updates=1200, eval_every=300, checkpoint_every=300, lr_decay=True),
         agents=("ensemble", "lcb", "ape-v"),
     ),
-    "cpu": Recipe(schedule=Schedule(updates=4000, eval_every=1000, checkpoint_every=500)),
+    "cpu": Recipe(schedule=Schedule(updates=4000, eval_every=1000, checkpoint_every=500, lr_decay=True)),
     "paper": Recipe(
         batch_groups=256,
         per_group=1,

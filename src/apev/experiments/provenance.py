@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import resource
 import shlex
 import subprocess
 import sys
@@ -30,6 +29,8 @@ def provenance() -> dict[str, Any]:
 
 def peak_memory_gb() -> float:
     """The most memory this process has held, in GB."""
+    import resource  # not on Windows
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(peak / (1e9 if sys.platform == "darwin" else 1e6), 2)  # bytes on macOS, kilobytes on Linux
 

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from apev.report.statistics import success_interval
+from apev.report.statistics import bootstrap_ci, success_interval
 
 Record = Mapping[str, Any]
 
@@ -23,6 +23,7 @@ POLICY_NAMES = {
     "ape-v": "APE-V",
     "ape-v-printed": "APE-V as printed",
     "ape-v-eval-only": "APE-V, eval only",
+    "ape-v-eval-only-printed": "APE-V, eval only as printed",
     "random-member": "Random member",
     "random-member-step": "Random member a step",
     "average": "Average ensemble",
@@ -99,11 +100,36 @@ def print_table(summary: Record, console: Console | None = None) -> None:
     (console or Console()).print(table)
 
 
+def print_returns(episodes: Iterable[Record], title: str = "", console: Console | None = None) -> None:
+    """Print mean returns with bootstrap intervals: for worlds that know no success, only rewards."""
+    table = Table(title=title or None, header_style="bold")
+    table.add_column("policy", no_wrap=True)
+    for column in ("mean return", "95% interval", "mean steps", "episodes"):
+        table.add_column(column, justify="right")
+    for policy, rows in _by_policy(episodes).items():
+        returns = np.array([r["return"] for r in rows])
+        low, high = bootstrap_ci([returns])
+        steps = np.mean([r["length"] for r in rows])
+        cells = [f"{returns.mean():.1f}", f"{low:.1f} – {high:.1f}", f"{steps:.1f}", f"{len(rows):,}"]
+        table.add_row(display_name(policy), *cells)
+    (console or Console()).print(table)
+
+
 def markdown_table(summary: Record) -> str:
     """The same table for a README."""
     lines = ["| policy | success | 95% interval | mean steps | stalled | episodes |", "|---|--:|--:|--:|--:|--:|"]
     lines += ["| " + " | ".join([display_name(policy), *cells]) + " |" for policy, cells in _rows(summary)]
     return "\n".join(lines) + "\n"
+
+
+def fill_table(page: str | Path, folder: str | Path) -> None:
+    """Put the table of a results folder between its markers, `<!-- table: FOLDER -->` and `<!-- /table -->`, in a page."""
+    page, begin, end = Path(page), f"<!-- table: {Path(folder).as_posix()} -->\n", "<!-- /table -->"
+    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
+    if not found or end not in rest:
+        raise ValueError(f"{page} has no table of {folder}. Fix: put the lines {begin.strip()} and {end} where it belongs.")
+    table = markdown_table(read_folder(folder).summary)
+    page.write_text(before + begin + table + rest[rest.index(end) :], encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -180,6 +206,8 @@ def _by_policy(episodes: Iterable[Record]) -> dict[str, list[Record]]:
 
 def _success(rows: list[Record]) -> tuple[float, list[float]]:
     """Success rate and its 95% interval, from each seed's outcomes and photographs."""
+    if any(r["success"] is None for r in rows):
+        raise ValueError("these episodes know no success, only returns: `apev evaluate` prints those.")
     by_seed: dict[int, list[Record]] = {}
     for row in rows:
         by_seed.setdefault(int(row["seed"]), []).append(row)

@@ -1,0 +1,37 @@
+"""What the README and the docs say is true: their code runs, their tables come from results/."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from apev.report import markdown_table, read_folder
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_twenty_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    block = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert block is not None
+    monkeypatch.chdir(tmp_path)
+    short = block[1].replace("range(200)", "range(20)").replace("updates=2000", "updates=100")
+    assert short != block[1], "the example changed: shorten it here too"
+    exec(compile(short, "README.md", "exec"), {"__name__": "readme"})
+    assert re.search(r"logged \d+, adaptive policy \d+", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))])
+def test_tables_are_those_of_the_stored_results(page: str) -> None:
+    for folder, table in re.findall(r"<!-- table: (\S+) -->\n(.*?)<!-- /table -->", (ROOT / page).read_text(), re.DOTALL):
+        assert table == markdown_table(read_folder(ROOT / folder).summary), f"run: apev report {folder} --page {page}"
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))])
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{page} links to {target}"
