@@ -22,7 +22,7 @@ from apev.train import Interrupted, Schedule
 ERRORS = Console(stderr=True, highlight=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """Where to compute."""
 
@@ -45,7 +45,7 @@ class Machine:
             raise ValueError(f"--device {self.device}: torch sees no GPU here. Fix: --device cpu, or a CUDA build of torch.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Demo(Machine):
     """Train on the photographs shipped in the package, and watch an agent change its mind (a few minutes)."""
 
@@ -70,11 +70,11 @@ class Demo(Machine):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Train(Machine):
     """Train an agent on your own log of discrete actions (vectors, pictures, or a dict of them)."""
 
-    data: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("log.npz")
+    data: Annotated[Path, tyro.conf.arg(metavar="FILE")]
     """The log: an .npz with observations, actions, rewards, terminated, truncated (and next_observations if logged)."""
     out: Path = Path("runs/train")
     """The run folder."""
@@ -88,6 +88,10 @@ class Train(Machine):
     """Gradient steps."""
     batch_size: int = 512
     """Transitions an update. Where every episode shows one picture it is drawn as 16 transitions a picture."""
+    terminal_share: float = 0.0
+    """Share of each batch drawn among the steps that end an episode, where such steps are rare."""
+    lr_decay: bool = False
+    """Let the learning rate fall along a half cosine."""
     held_out: float = 0.05
     """Share of the contexts (pictures or episodes) kept out of training, to calibrate the belief; 0 keeps none."""
     eval_env: str | None = None
@@ -127,10 +131,12 @@ class Train(Machine):
             batch_groups=max(1, self.batch_size // per_group),
             per_group=per_group,
             batch_size=self.batch_size,
+            terminal_share=self.terminal_share,
             device=self.device,
             seed=self.seed,
         )
-        schedule = Schedule(self.updates, max(1, min(50, self.updates)), self.eval_every, self.checkpoint_every)
+        log_every = max(1, min(50, self.updates))
+        schedule = Schedule(self.updates, log_every, self.eval_every, self.checkpoint_every, self.lr_decay)
         folder = train(
             agent,
             sampler,
@@ -145,14 +151,14 @@ class Train(Machine):
         print(f'trained: {folder}  (policy = apev.load("{folder}"))')
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evaluate(Machine):
     """Roll out a trained policy, adapting or with its belief frozen, and keep one record an episode."""
 
-    run_folder: tyro.conf.Positional[Path] = Path("runs/train")
+    run_folder: tyro.conf.Positional[Path]
     """A run folder made by `apev train`."""
-    env: str = "CartPole-v1"
-    """A Gymnasium id."""
+    env: str
+    """A Gymnasium id, e.g. CartPole-v1 or apev/LockedDoors-v0."""
     episodes: int = 20
     """How many episodes."""
     adapt: tuple[str, ...] = ("true", "uniform")
@@ -167,6 +173,8 @@ class Evaluate(Machine):
 
         self.use()
         lines: list[dict[str, Any]] = []
+        if self.env.startswith("apev/"):
+            import apev.envs  # noqa: F401 (registers them)
         policy = Policy.load(self.run_folder, device=self.device)
         for word in self.adapt:
             env = GymnasiumBatch(self.env, self.episodes, self.seed)
@@ -192,11 +200,11 @@ class Evaluate(Machine):
             print_table({"title": title, "policies": summarise(lines)})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """Make report.html and the figures again from the files of a results folder."""
 
-    folder: tyro.conf.Positional[Path] = Path("runs/demo")
+    folder: tyro.conf.Positional[Path]
     """A folder with summary.json or episodes.jsonl (made by `apev demo` or `apev reproduce`)."""
     page: Path | None = None
     """A Markdown page that quotes the folder: its table is refreshed between the markers."""
@@ -217,7 +225,7 @@ class Report:
             fill_table(self.page, self.folder)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LockedDoors(Machine):
     """The paper's Section 6.1: five agents on CIFAR-10 photographs, every policy in the same test rooms."""
 
@@ -258,7 +266,7 @@ class LockedDoors(Machine):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DoorsAblation(Machine):
     """What each idea of our recipe does: APE-V as printed, and with the ideas added one by one (Locked Doors)."""
 
@@ -266,9 +274,9 @@ class DoorsAblation(Machine):
     """Folder for episodes, curves, summary.json and figures."""
     images: str | None = None
     """As for locked-doors."""
-    seeds: int = 2
+    seeds: int = 1
     """How many seeds."""
-    updates: int = 2000
+    updates: int = 1200
     """Gradient steps a variant."""
     train_images: int = 1000
     """How many training images are used."""
@@ -294,7 +302,7 @@ class DoorsAblation(Machine):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Reproduce:
     """Make a table of the paper again."""
 
