@@ -125,9 +125,9 @@ def test_help_mentions_every_option(capsys: pytest.CaptureFixture[str], command:
         (["train", "--data", "nowhere.npz"], "nowhere.npz"),
         (["train", "--data", "log.csv"], "npz"),
         (["train", "--agent", "sac"], "sac"),
-        (["train", "--updates", "many"], "many"),
+        (["train", "--data", "log.npz", "--updates", "many"], "many"),
         (["train", "--colour", "red"], "--colour"),
-        (["evaluate", "nowhere"], "nowhere.*no policy.json.*Fix"),
+        (["evaluate", "nowhere", "--env", "CartPole-v1"], "nowhere.*no policy.json.*Fix"),
         (["report", "nowhere"], "no folder nowhere.*Fix"),
         (["report", "no[where]"], r"no\[where\]"),
         (["reproduce", "locked-doors", "--scale", "huge"], "huge"),
@@ -284,7 +284,7 @@ def test_evaluate_keeps_one_record_an_episode_for_each_behaviour(capsys: pytest.
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_evaluate_names_the_mistake(capsys: pytest.CaptureFixture[str], trained: Path, more: list[str], message: str) -> None:
-    code, _, err = call(capsys, "evaluate", str(trained), "--threads", "1", *more)
+    code, _, err = call(capsys, "evaluate", str(trained), "--env", "CartPole-v1", "--threads", "1", *more)
     assert code == 2
     assert "Traceback" not in err
     assert_mentions(err, message)
