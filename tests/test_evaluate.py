@@ -124,12 +124,6 @@ def test_traces_start_before_the_first_step() -> None:
     assert (untraced.beliefs, untraced.observations, untraced.actions) == ([], [], [])
 
 
-def test_on_step_is_told_of_every_step() -> None:
-    told: list[int] = []
-    rollout(policy_for(COUNTER), counters({"length": 3, "terminates": True}), on_step=told.append)
-    assert told == [1, 2, 3]
-
-
 @pytest.mark.parametrize(
     ("spec", "stalled"),
     [

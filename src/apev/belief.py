@@ -126,10 +126,6 @@ class BeliefFilter:
             raise ValueError("no held-out TD error is a number. Fix: hold out some transitions (bootstrap < 1).")
         return replace(self, likelihood="calibrated", scale=mean.sqrt().clamp_min(_TINY).float())
 
-    def to(self, device: torch.device | str) -> BeliefFilter:
-        """The same filter with its scales on `device`."""
-        return self if self.scale is None else replace(self, scale=self.scale.to(device))
-
 
 def entropy(log_belief: Tensor) -> Tensor:
     """How undecided a belief is, in nats: 0 for certainty, log K for the uniform belief."""

@@ -61,9 +61,10 @@ class Demo(Machine):
         from apev.experiments.provenance import provenance
 
         self.use()
-        finished = (self.out / "summary.json").exists()
-        if finished and not self.resume:
-            raise FileExistsError(f"{self.out} holds a finished demo. Fix: --out another folder, or delete it.")
+        if (self.out / "summary.json").exists():
+            ERRORS.print(f"{self.out} holds a finished demo; --out another folder runs it again.")
+            Report(folder=self.out).run()
+            return
         meta = provenance() | {"scale": "demo"}
         run(
             self.out, load_images(), RECIPES["demo"], device=self.device, resume=self.resume or _unfinished(self.out), meta=meta
@@ -88,8 +89,6 @@ class Train(Machine):
     """Gradient steps."""
     batch_size: int = 512
     """Transitions an update. Where every episode shows one picture it is drawn as 16 transitions a picture."""
-    terminal_share: float = 0.0
-    """Share of each batch drawn among the steps that end an episode, where such steps are rare."""
     lr_decay: bool = False
     """Let the learning rate fall along a half cosine."""
     held_out: float = 0.05
@@ -131,7 +130,6 @@ class Train(Machine):
             batch_groups=max(1, self.batch_size // per_group),
             per_group=per_group,
             batch_size=self.batch_size,
-            terminal_share=self.terminal_share,
             device=self.device,
             seed=self.seed,
         )
@@ -145,7 +143,13 @@ class Train(Machine):
             resume=self.resume,
             held_out=held_out,
             evaluator=gymnasium_evaluator(self.eval_env, self.seed) if self.eval_env else None,
-            config={"agent": self.agent, "data": self.data.name, "seed": self.seed},
+            config={
+                "agent": self.agent,
+                "data": self.data.name,
+                "seed": self.seed,
+                "batch_size": self.batch_size,
+                "held_out": self.held_out,
+            },
             title=self.agent,
         )
         print(f'trained: {folder}  (policy = apev.load("{folder}"))')
@@ -179,7 +183,10 @@ class Evaluate(Machine):
         for word in self.adapt:
             env = GymnasiumBatch(self.env, self.episodes, self.seed)
             with ERRORS.status(f"{self.env}: {word}"):
-                result = rollout(policy.with_adapt(parse_adapt(word), seed=self.seed), env)
+                try:
+                    result = rollout(policy.with_adapt(parse_adapt(word), seed=self.seed), env)
+                except (KeyError, TypeError) as error:
+                    raise ValueError(f"{self.env} does not fit this policy: {error}") from error
             lines += [
                 {
                     "policy": f"belief: {word}",
@@ -227,10 +234,10 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class LockedDoors(Machine):
-    """The paper's Section 6.1: five agents on CIFAR-10 photographs, every policy in the same test rooms."""
+    """The paper's Section 6.1: four trained agents on CIFAR-10 photographs, every policy in the same test rooms."""
 
     scale: Literal["smoke", "demo", "cpu", "paper"] = "cpu"
-    """smoke: seconds; demo: minutes; cpu: two cores, about 20 minutes a seed; paper: its exact settings, for a GPU."""
+    """smoke: seconds; demo: minutes; cpu: two cores, about 20 minutes a seed; paper: its updates and batch, for a GPU."""
     out: Path = Path("runs/locked-doors")
     """Folder for episodes, curves, summary.json, figures and report.html."""
     images: str | None = None
@@ -392,7 +399,7 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         ERRORS.print("[yellow]stopped; --resume goes on from the last checkpoint[/yellow]")
         sys.exit(130)
-    except (DataError, ValueError, FileNotFoundError, FileExistsError, ModuleNotFoundError, gymnasium.error.Error) as error:
+    except (DataError, ValueError, OSError, ModuleNotFoundError, gymnasium.error.Error) as error:
         ERRORS.print(f"[red]error:[/red] {escape(str(error))}", markup=True)
         sys.exit(2)
 

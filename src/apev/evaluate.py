@@ -54,7 +54,7 @@ class Rollout:
         return cls(np.zeros(n), np.zeros(n, dtype=np.int64), ended, success, stalled)
 
 
-def rollout(policy: Policy, env: BatchedEnv, *, trace: bool = False, on_step: Callable[[int], None] | None = None) -> Rollout:
+def rollout(policy: Policy, env: BatchedEnv, *, trace: bool = False) -> Rollout:
     """One episode in every environment."""
     n = env.num_envs
     table = picture_table(env, policy.agent.device)
@@ -90,8 +90,6 @@ def rollout(policy: Policy, env: BatchedEnv, *, trace: bool = False, on_step: Ca
             result.beliefs.append(policy.belief)
             result.observations.append(raw)
             result.actions.append(action)
-        if on_step is not None:
-            on_step(steps)
     distinct = 1 + (np.diff(np.sort(recent, axis=0), axis=0) != 0).sum(axis=0)
     result.stalled |= ~success & ~terminated & (lengths >= STALL_WINDOW) & (distinct <= 2)
     return result

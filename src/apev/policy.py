@@ -2,7 +2,7 @@
 
     policy = apev.load("runs/doors")
     policy.reset()
-    action = policy.act(obs)                              # never changes the belief
+    action = policy.act(obs)                              # does not learn from anything
     policy.observe(reward, next_obs, terminated)          # Bayes' rule; never picks an action
     policy.belief                                         # [num_envs, K], for people and plots
 
@@ -149,6 +149,8 @@ class Policy:
             terminated=torch.as_tensor(np.atleast_1d(terminated), device=device).float(),
             group=torch.zeros(len(done), dtype=torch.int64, device=device),
         )
+        if not bool(torch.isfinite(step.reward).all()):
+            raise ValueError(f"reward {reward} is not finite: a belief updated with it would be lost. Fix: repair the reward.")
         errors = self.agent.td_errors(step, state.log_belief, features)
         mask = None if active is None else torch.as_tensor(np.atleast_1d(active), device=device)
         state.log_belief = self.filter.update(state.log_belief, errors, mask)

@@ -37,6 +37,8 @@ from apev.agents.dqn import DQN
 from apev.data.sampler import Sampler
 from apev.policy import Policy
 
+CALIBRATION_BATCH = 1024  # transitions; each may bring two pictures to encode
+
 
 class Interrupted(Exception):  # noqa: N818 (not an error: the user asked for it)
     """Training was stopped by the user and can be resumed."""
@@ -116,8 +118,12 @@ def train(
                 sums, logged = {}, update
             evaluate = update % schedule.eval_every == 0 if schedule.eval_every else update == schedule.updates
             if evaluator is not None and evaluate:
+                trained_scale = agent.scale.clone()  # what is evaluated is calibrated, what is trained goes on as it was
+                if held_out is not None:
+                    agent.calibrate(held_out.iterate(CALIBRATION_BATCH))
                 for line in evaluator(agent, update):
                     append_line(folder / "curves.jsonl", {"update": update} | line)
+                agent.scale.copy_(trained_scale)
             # Checkpoints lie on multiples of log_every, so that no half-summed metric is lost.
             due = update // schedule.checkpoint_every > saved // schedule.checkpoint_every
             if log and (due or update == schedule.updates or stopped):
@@ -127,7 +133,7 @@ def train(
             if stopped and log:
                 raise Interrupted(f"stopped at update {update} of {schedule.updates}; --resume goes on from here")
     if held_out is not None:
-        agent.calibrate(held_out.iterate(4096))
+        agent.calibrate(held_out.iterate(CALIBRATION_BATCH))
     Policy(agent).save(folder / "policy")
     return folder
 

@@ -76,7 +76,8 @@ class DQN(Agent):
             torch.manual_seed(seed)
             self.net = self.build()
             masks = torch.rand(num_groups, self.members) < config.bootstrap
-        masks[~masks.any(1), 0] = True  # every context teaches somebody
+        untaught = ~masks[:, : config.members].any(1)
+        masks[untaught, torch.arange(int(untaught.sum())) % config.members] = True  # every context teaches somebody
         self.target = deepcopy(self.net).requires_grad_(False)
         self.register_buffer("trains_on", masks)
         self.register_buffer("scale", torch.ones(self.members))
@@ -209,7 +210,7 @@ class DQN(Agent):
         return q.amax(-1)
 
     def descend(self, squared: Tensor, weight: Tensor) -> dict[str, Tensor]:
-        """One step of Adam on squared errors [K, B], each member's mean over the rows it trains on."""
+        """One step of Adam on squared errors [K, B], scaled so that a masked member learns as fast as an unmasked one."""
         loss = (squared * weight).sum() / (weight.shape[1] * self.config.bootstrap)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()

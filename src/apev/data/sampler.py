@@ -7,9 +7,6 @@ Where every episode shows one picture, a batch is drawn by picture, so that its 
     pictures     one           one                 [batch_groups, C, H, W]
 
 Otherwise rows are drawn uniformly, `batch_size` of them. All draws are with replacement.
-
-Values are anchored where episodes really end, and long episodes end rarely: `terminal_share` of the rows of a batch (of each
-group that has any) are drawn among its terminated rows.
 """
 
 from __future__ import annotations
@@ -37,15 +34,12 @@ class Sampler:
         batch_groups: int = 32,
         per_group: int = 16,
         batch_size: int = 512,
-        terminal_share: float = 0.0,
         device: str | torch.device = "cpu",
         seed: int = 0,
     ) -> None:
         for name, value in (("batch_groups", batch_groups), ("per_group", per_group), ("batch_size", batch_size)):
             if value < 1:
                 raise ValueError(f"Sampler: {name} is {value}. Fix: pass at least 1.")
-        if not 0 <= terminal_share < 1:
-            raise ValueError(f"Sampler: terminal_share is {terminal_share}. Fix: a share from 0 to below 1.")
         usable = np.flatnonzero(dataset.usable)
         if len(usable) == 0:
             fix = "pass next_observations, or longer episodes"
@@ -77,28 +71,17 @@ class Sampler:
         self._group = self._column(dataset.group)
 
         groups = dataset.group[usable]
-        self._rows = self._column(usable[np.lexsort((~dataset.terminated[usable], groups))])  # usable rows, group by group
+        self._rows = self._column(usable[np.argsort(groups, kind="stable")])  # usable rows, group by group
         drawable, starts, counts = np.unique(np.sort(groups), return_index=True, return_counts=True)
         self._groups, self._starts, self._counts = self._column(drawable), self._column(starts), self._column(counts)
         self._repeat = torch.arange(batch_groups, device=self.device).repeat_interleave(per_group)
 
-        # Rows of a group are stored with its terminated ones first, so that a draw among the first few finds only those.
-        ends = np.bincount(groups, weights=dataset.terminated[usable], minlength=drawable[-1] + 1)[drawable]
-        self._ends = self._column(np.where(ends > 0, ends, counts).astype(np.int64))  # [groups] rows a terminal draw spans
-        width = per_group if self.by_picture else self.batch_size
-        self._terminal = (torch.arange(width) < round(terminal_share * width)).to(self.device)  # [width]
-        self._ended = self._column(np.flatnonzero(dataset.terminated & dataset.usable))
-
     def sample(self) -> Batch:
         """The next random batch."""
         if not self.by_picture:
-            rows = self._rows[self._draw(len(self._rows), self.batch_size)]
-            if len(self._ended):
-                rows = torch.where(self._terminal, self._ended[self._draw(len(self._ended), self.batch_size)], rows)
-            return self._gather(rows)
+            return self._gather(self._rows[self._draw(len(self._rows), self.batch_size)])
         chosen = self._draw(len(self._groups), self.batch_groups)
-        span = torch.where(self._terminal, self._ends[chosen, None], self._counts[chosen, None])
-        offset = self._draw(DRAW, self.batch_groups, self.per_group) % span
+        offset = self._draw(DRAW, self.batch_groups, self.per_group) % self._counts[chosen, None]
         rows = self._rows[(self._starts[chosen, None] + offset).flatten()]
         table = self._shown(self._groups[chosen])  # the group of a shared picture is the picture
         return self._assemble(rows, table, self._repeat, self._repeat)

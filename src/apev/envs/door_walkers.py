@@ -70,19 +70,19 @@ def collect(
     episodes_per_image: int = 6,
     seed: int = 0,
     noise: float = 0.1,
-    rattle: float = 0.7,
+    rattle: float = 0.3,
     wander: float = 0.15,
     target: str = "untried",
 ) -> dict[str, Any]:
     """Logged episodes in front of the *training* images: walk to a random door, try it, and on to another if locked.
 
     noise:   probability that a step is a random action instead
-    rattle:  probability that a locked door is tried once more before going on to another
+    rattle:  probability, after each try, that a locked door is tried once more
     wander:  share of the episodes that walk at random all the time; without them the log hardly shows what walls do,
              and a learner never finds out that pushing against one is useless
     target:  after a locked door go to any "random" other door, or to an "untried" one
 
-    About one step in six tries a door. Columns fit `apev.data.Dataset.from_arrays(**columns)`.
+    About one step in ten tries a door. Columns fit `apev.data.Dataset.from_arrays(**columns)`.
     """
     room = room or Room()
     if episodes_per_image < 1:

@@ -11,7 +11,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,7 +49,6 @@ class Recipe:
     held_out: float = 0.05  # share of the training images no agent trains on: the filter's scales are measured there
     batch_groups: int = 32
     per_group: int = 16
-    terminal_share: float = 0.25
     eval_images: int = 500  # test images of the learning curves
     schedule: Schedule = field(default_factory=Schedule)
     agents: tuple[str, ...] = TRAINED
@@ -60,14 +59,14 @@ class Recipe:
         return (CONFIGS | self.configs)[name]
 
 
-PRINTED = APEVConfig(alpha=0.1, surprise="paper", likelihood="paper", bootstrap=1.0, floor=0.0, wildcards=0)
+PRINTED = APEVConfig(alpha=0.1, surprise="paper", likelihood="paper", bootstrap=1.0, floor=0.0, evidence_share=0.0)
 """APE-V as the paper prints it."""
 
 BEST = APEVConfig(wildcards=4, temperature=0.5)
 """The recipe that teaches adaptation: members that are wrong in training too, surprise under certainty, wildcards."""
 
 CONFIGS: dict[str, DQNConfig] = {
-    "ensemble": DQNConfig(),
+    "ensemble": DQNConfig(temperature=BEST.temperature),  # the same filter as ours when it adapts at evaluation
     "lcb": LCBConfig(),
     "ape-v": BEST,
     "ape-v-printed": PRINTED,
@@ -91,7 +90,6 @@ RECIPES: dict[Scale, Recipe] = {
     "paper": Recipe(
         batch_groups=256,
         per_group=1,
-        terminal_share=0.0,
         schedule=Schedule(updates=250_000, eval_every=10_000, checkpoint_every=5_000),
         configs={name: replace(config, target_rate=0.005) for name, config in CONFIGS.items()},
     ),
@@ -110,6 +108,7 @@ class Entry:
 POLICIES: dict[str, Entry] = {
     "ape-v": Entry("ape-v", True),
     "ape-v-printed": Entry("ape-v-printed", True),
+    "ape-v-frozen": Entry("ape-v", False),  # the paper's central ablation: the same agent, its belief frozen at uniform
     "ape-v-eval-only": Entry("ensemble", True),
     "ape-v-eval-only-printed": Entry("ensemble", True, BeliefFilter("paper")),
     "random-member": Entry("ensemble", "member"),
@@ -133,7 +132,7 @@ def build_agent(name: str, recipe: Recipe, dataset: Dataset, seed: int, device: 
 
 
 def limited(images: ImageSet, recipe: Recipe) -> ImageSet:
-    """The first images of each split, as many as the recipe asks for (the files are shuffled by class)."""
+    """As many images of each split as the recipe asks for, the same number of each class."""
 
     def first(labels: np.ndarray, count: int | None) -> np.ndarray:
         if count is None or count >= len(labels):
@@ -158,7 +157,7 @@ class TestEpisodes:
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, starts: int, seed: int, room: Room) -> None:
         self.picture = np.tile(np.arange(len(labels)), starts)
-        self.positions = np.random.default_rng(seed).integers(room.size, size=(len(self.picture), 2))
+        self.positions = np.random.default_rng([seed, 1]).integers(room.size, size=(len(self.picture), 2))
         self.env = BatchedLockedDoors(images, labels, len(self.picture), room)
         self.num_envs, self.pictures, self.room, self.labels = len(self.picture), images, room, labels
 
@@ -269,6 +268,7 @@ def run(
     if any(out.iterdir()) and not resume:
         raise FileExistsError(f"{out} is not empty. Fix: pass --resume to go on with it, or name another folder.")
     images, room = limited(images, recipe), Room()
+    check_recipe(out, recipe, images)
     for seed in range(seeds) if only_seed is None else [only_seed]:
         if not (out / "seeds" / f"{seed}.json").exists():
             run_seed(out, images, recipe, policies or POLICIES, seed, room, device, resume, console)
@@ -310,6 +310,15 @@ def run(
     return summary
 
 
+def check_recipe(out: Path, recipe: Recipe, images: ImageSet) -> None:
+    """A folder holds one recipe: seeds made by another are refused, not mixed."""
+    asked = json.loads(json.dumps(asdict(recipe) | {"images": images.source, "train": len(images.train_labels)}))
+    path = out / "recipe.json"
+    if path.exists() and json.loads(path.read_text()) != asked:
+        raise ValueError(f"{out} was begun with another recipe or other images. Fix: name another folder.")
+    path.write_text(json.dumps(asked, indent=1) + "\n")
+
+
 def run_seed(
     out: Path,
     images: ImageSet,
@@ -332,7 +341,6 @@ def run_seed(
             dataset,
             batch_groups=recipe.batch_groups,
             per_group=recipe.per_group,
-            terminal_share=recipe.terminal_share,
             device=device,
             seed=seed,
         )

@@ -32,7 +32,7 @@ def peak_memory_gb() -> float:
     import resource  # not on Windows
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / (1e9 if sys.platform == "darwin" else 1e6), 2)  # bytes on macOS, kilobytes on Linux
+    return round(peak / (1e9 if sys.platform == "darwin" else 1e9 / 1024), 2)  # bytes on macOS, kilobytes on Linux
 
 
 def commit() -> str:
@@ -44,7 +44,7 @@ def commit() -> str:
 
     try:
         return git("rev-parse", "--short=12", "HEAD") + (
-            "+changes" if git("status", "--porcelain", "--", "src", ":/src") else ""
+            "+changes" if git("status", "--porcelain", "--", str(here.parent)) else ""
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

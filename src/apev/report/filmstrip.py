@@ -34,12 +34,8 @@ def write_filmstrip(folder: str | Path, number: int = 0) -> Path | None:
 
 
 def key_steps(steps: list[dict[str, Any]]) -> list[int]:
-    """Where the story turns: the start, each first bump that moves the belief, and the end; at most four frames."""
-    turns = [
-        t
-        for t in range(1, len(steps) - 1)
-        if steps[t]["event"] == "bump" and steps[t]["believed_door"] != steps[t - 1]["believed_door"]
-    ]
+    """Where the story turns: the start, the first changes of mind, and the end; at most four frames."""
+    turns = [t for t in range(1, len(steps) - 1) if steps[t]["believed_door"] != steps[t - 1]["believed_door"]]
     return [0, *turns[: _FRAMES - 2], len(steps) - 1]
 
 
@@ -79,8 +75,9 @@ def draw(replay: dict[str, Any], size: int, classes: list[str]) -> np.ndarray:
             captions.append(f"Step 0: the photograph looks like the {name} door")
         elif step["event"] == "exit":
             captions.append(f"Step {t}: out through the {classes[replay['label']]} door")
-        elif step["event"] == "bump":
-            captions.append(f"Step {t}: locked. It now believes in the {name} door")
+        elif t < len(steps) - 1:
+            locked = bool((tried_at[t] & ~tried_at[t - 1]).any())
+            captions.append(f"Step {t}: {'locked. It now believes' if locked else 'it now believes'} in the {name} door")
         else:
             captions.append(f"Step {t}: time is up")
     return filmstrip(frames, captions)

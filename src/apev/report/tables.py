@@ -22,6 +22,7 @@ POLICY_NAMES = {
     "oracle": "Oracle",
     "ape-v": "APE-V",
     "ape-v-printed": "APE-V as printed",
+    "ape-v-frozen": "APE-V, belief frozen",
     "ape-v-eval-only": "APE-V, eval only",
     "ape-v-eval-only-printed": "APE-V, eval only as printed",
     "random-member": "Random member",
