@@ -44,9 +44,13 @@ def pick_replays(
     watched = _Some(episodes, np.arange(min(_WATCHED, episodes.num_envs)))
     adaptive = rollout(Policy(agents["ape-v"]), watched, trace=True)
     bumps = door_bumps(adaptive, episodes)
-    # Best first: solved after one or two wrong doors; last, one it never solved.
-    score = np.where(adaptive.success & (bumps > 0), 10 - np.abs(bumps - 2) - adaptive.lengths / 50, -1.0)
-    chosen = [int(i) for i in np.argsort(-score)[: count - 1] if score[i] > 0]
+    believed = believed_doors(adaptive, doors["ape-v"], episodes)  # [steps, n]
+    changes = (believed[1:] != believed[:-1]).sum(0)
+    misled = believed[0] != episodes.labels[episodes.picture[: len(bumps)]]
+    # Best first: misled by the photograph, a wrong door or two, one change of mind, out soon; last, one it never solved.
+    score = 10 + 3 * misled - 2 * np.abs(changes - 1) - np.abs(bumps - 1) - adaptive.lengths / 25
+    score = np.where(adaptive.success & (bumps > 0) & (changes > 0), score, -100.0)
+    chosen = [int(i) for i in np.argsort(-score)[: count - 1] if score[i] > -100]
     chosen += [int(i) for i in np.flatnonzero(~adaptive.success)[:1]] + [int(np.argmax(adaptive.success & (bumps == 0)))]
     replays = []
     fixed = rollout(Policy(agents["ensemble"], False), watched, trace=True) if "ensemble" in agents else None
@@ -67,6 +71,13 @@ def door_bumps(result: Rollout, episodes: TestEpisodes) -> np.ndarray:
         locked = (pushed >= 0) & (pushed != episodes.labels[episodes.picture[:n]]) & (t < result.lengths)
         tried[np.flatnonzero(locked), pushed[locked]] = True
     return tried.sum(1)
+
+
+def believed_doors(result: Rollout, doors: np.ndarray, episodes: TestEpisodes) -> np.ndarray:
+    """[steps + 1, n]: the door most of the belief points at; it stays as it was once an episode is over."""
+    n = len(result.lengths)
+    points_at = np.eye(4)[doors[:, episodes.picture[:n]]]  # [K, n, 4]
+    return np.stack([np.einsum("nk,knd->nd", belief, points_at).argmax(1) for belief in result.beliefs])
 
 
 def positions(result: Rollout, t: int, size: int) -> tuple[np.ndarray, np.ndarray]:

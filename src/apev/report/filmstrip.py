@@ -29,7 +29,7 @@ def write_filmstrip(folder: str | Path, number: int = 0) -> Path | None:
     strip = draw(stored["replays"][number], stored["room"]["size"], stored["classes"])
     target = folder / "figures" / "changes_its_mind.png"
     target.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(strip).quantize(128).save(target, optimize=True)
+    Image.fromarray(strip).quantize(256).save(target, optimize=True)
     return target
 
 
