@@ -45,10 +45,14 @@ def pick_replays(
     adaptive = rollout(Policy(agents["ape-v"]), watched, trace=True)
     bumps = door_bumps(adaptive, episodes)
     believed = believed_doors(adaptive, doors["ape-v"], episodes)  # [steps, n]
-    changes = (believed[1:] != believed[:-1]).sum(0)
-    misled = believed[0] != episodes.labels[episodes.picture[: len(bumps)]]
-    # Best first: misled by the photograph, a wrong door or two, one change of mind, out soon; last, one it never solved.
-    score = 10 + 3 * misled - 2 * np.abs(changes - 1) - np.abs(bumps - 1) - adaptive.lengths / 25
+    steps = np.arange(len(believed) - 1)[:, None]
+    changes = ((believed[1:] != believed[:-1]) & (steps + 1 < adaptive.lengths)).sum(
+        0
+    )  # leaving settles every doubt: not counted
+    deeds = door_tries(adaptive, episodes)  # [steps, n]
+    faithful = ((deeds == believed[:-1]) & (deeds >= 0) & (believed[1:] != believed[:-1])).any(0)
+    # Best first: tries the door it believes in, finds it locked and thinks again; one change of mind, out soon.
+    score = 10 + 5 * faithful - 2 * np.abs(changes - 1) - np.abs(bumps - 1) - adaptive.lengths / 25
     score = np.where(adaptive.success & (bumps > 0) & (changes > 0), score, -100.0)
     chosen = [int(i) for i in np.argsort(-score)[: count - 1] if score[i] > -100]
     chosen += [int(i) for i in np.flatnonzero(~adaptive.success)[:1]] + [int(np.argmax(adaptive.success & (bumps == 0)))]
@@ -61,16 +65,20 @@ def pick_replays(
     return replays
 
 
-def door_bumps(result: Rollout, episodes: TestEpisodes) -> np.ndarray:
-    """How many different locked doors each traced episode tried: [n]."""
+def door_tries(result: Rollout, episodes: TestEpisodes) -> np.ndarray:
+    """[steps, n]: the locked door pushed at each step of each traced episode, or -1."""
     n = len(result.lengths)
-    tried = np.zeros((n, 4), dtype=bool)
+    pushed = []
     for t, actions in enumerate(result.actions):
         x, y = positions(result, t, episodes.room.size)
-        pushed = episodes.room.door_tried(x, y, actions)
-        locked = (pushed >= 0) & (pushed != episodes.labels[episodes.picture[:n]]) & (t < result.lengths)
-        tried[np.flatnonzero(locked), pushed[locked]] = True
-    return tried.sum(1)
+        door = episodes.room.door_tried(x, y, actions)
+        pushed.append(np.where((door != episodes.labels[episodes.picture[:n]]) & (t < result.lengths), door, -1))
+    return np.stack(pushed)
+
+
+def door_bumps(result: Rollout, episodes: TestEpisodes) -> np.ndarray:
+    """How many different locked doors each traced episode tried: [n]."""
+    return (door_tries(result, episodes)[:, :, None] == np.arange(4)).any(0).sum(1)
 
 
 def believed_doors(result: Rollout, doors: np.ndarray, episodes: TestEpisodes) -> np.ndarray:
