@@ -370,12 +370,3 @@ def test_bad_arguments_are_named() -> None:
             BeliefFilter().calibrate(errors)
     with pytest.raises(ValueError, match="no held-out TD error is a number"):
         BeliefFilter().calibrate(torch.full((2, 3), math.nan))
-
-
-def test_filter_moves_its_scales_to_a_device() -> None:
-    assert BeliefFilter().to("cpu") == BeliefFilter()
-    scale = torch.tensor([1.0, 2.0])
-    moved = BeliefFilter(floor=0.1, scale=scale).to("cpu")
-    assert moved.floor == 0.1
-    assert moved.scale is not None
-    assert torch.equal(moved.scale, scale)
