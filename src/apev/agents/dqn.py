@@ -52,7 +52,7 @@ class DQNConfig:
     """Above 1 the belief moves more slowly."""
     forgetting: float = 0.0
     """Share of the log-belief forgotten at each step."""
-    floor: float = 0.01
+    floor: float = 0.001
     """Smallest weight a member can have, so that it can come back."""
 
 
