@@ -34,7 +34,7 @@ from apev.train import Schedule, train
 
 Scale = Literal["smoke", "demo", "cpu", "paper"]
 
-TRAINED = ("ensemble", "lcb", "ape-v", "ape-v-printed")
+TRAINED = ("ape-v", "ensemble", "lcb", "ape-v-printed")
 """The agents that are trained; every policy of the table is one of them with a behaviour of its belief."""
 
 
