@@ -23,7 +23,8 @@ from apev.data import Dataset
 from apev.envs import ImageSet, Room, collect, load_images
 from apev.envs.locked_doors import MOVES
 from apev.experiments import ablation, locked_doors, provenance
-from apev.experiments.locked_doors import Recipe, TestEpisodes, build_agent, limited, member_doors, oracle_rollout
+from apev.experiments.door_episodes import TestEpisodes, oracle_rollout
+from apev.experiments.locked_doors import Recipe, build_agent, limited, member_doors
 from apev.train import Schedule
 
 IMAGES = load_images()

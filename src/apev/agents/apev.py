@@ -15,7 +15,7 @@ k's own and b' = e_k = b, so the TD error is that of plain Q-learning: zero in k
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -81,19 +81,9 @@ class APEV(DQN):
         assert isinstance(config, APEVConfig)
         return config.members + config.wildcards
 
-    def build(self) -> QEnsemble:
-        """Networks that read the belief."""
-        return QEnsemble(
-            self.members,
-            self.layout.num_actions,
-            self.layout.vector_dim,
-            self.layout.picture_shape,
-            blind=self.config.wildcards,
-            conditioned=True,
-            hidden=self.config.hidden,
-            features=self.config.features,
-            prior_scale=self.config.prior_scale,
-        )
+    def build(self, **more: Any) -> QEnsemble:
+        """Networks that read the belief; the wildcards' see no picture."""
+        return super().build(conditioned=True, blind=self.config.wildcards, **more)
 
     def certainty(self, batch: int) -> Tensor:
         """[K, B, K]: member k is asked what it expects if it is trusted alone."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -121,7 +121,7 @@ class DQN(Agent):
         """K, all kinds of members counted."""
         return config.members
 
-    def build(self) -> QEnsemble:
+    def build(self, **more: Any) -> QEnsemble:
         """The networks."""
         return QEnsemble(
             self.members,
@@ -131,6 +131,7 @@ class DQN(Agent):
             hidden=self.config.hidden,
             features=self.config.features,
             prior_scale=self.config.prior_scale,
+            **more,
         )
 
     # ------------------------------------------------------------------ values and policy

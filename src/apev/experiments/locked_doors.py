@@ -23,8 +23,9 @@ from apev.agents import REGISTRY, APEVConfig, DQNConfig, LCBConfig
 from apev.agents.dqn import DQN
 from apev.belief import BeliefFilter
 from apev.data import Dataset, Sampler
-from apev.envs import BatchedLockedDoors, ImageSet, OraclePolicy, Room, collect
+from apev.envs import ImageSet, Room, collect
 from apev.evaluate import Rollout, rollout
+from apev.experiments.door_episodes import TestEpisodes, oracle_rollout
 from apev.experiments.provenance import peak_memory_gb
 from apev.experiments.replays import pick_replays
 from apev.policy import Adapt, Policy
@@ -150,26 +151,6 @@ def limited(images: ImageSet, recipe: Recipe) -> ImageSet:
     )
 
 
-class TestEpisodes:
-    """The test episodes of a seed: every test image `starts` times, each from a random cell. Every `reset` starts the same."""
-
-    __test__ = False  # not a test case of pytest
-
-    def __init__(self, images: np.ndarray, labels: np.ndarray, starts: int, seed: int, room: Room) -> None:
-        self.picture = np.tile(np.arange(len(labels)), starts)
-        self.positions = np.random.default_rng([seed, 1]).integers(room.size, size=(len(self.picture), 2))
-        self.env = BatchedLockedDoors(images, labels, len(self.picture), room)
-        self.num_envs, self.pictures, self.room, self.labels = len(self.picture), images, room, labels
-
-    def reset(self) -> dict[str, np.ndarray]:
-        """All rooms anew."""
-        return self.env.reset(self.picture, self.positions)
-
-    def step(self, actions: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step in every room."""
-        return self.env.step(actions)
-
-
 @torch.no_grad()
 def member_doors(agent: DQN, pictures: np.ndarray, room: Room) -> np.ndarray:
     """[K, P]: the door each member would expect to be open, were it trusted alone."""
@@ -204,21 +185,6 @@ def records(
             "picture": int(picture),
             "stalled": bool(result.stalled[i]),
         }
-
-
-def oracle_rollout(episodes: TestEpisodes) -> Rollout:
-    """The Bayes-optimal policy for known door likelihoods, in the same episodes."""
-    oracle = OraclePolicy(episodes.room)
-    env = episodes.env
-    episodes.reset()
-    n = episodes.num_envs
-    result = Rollout.empty(n)
-    for _ in range(episodes.room.horizon):
-        _, reward, ended, _, info = env.step(oracle.act(env.x, env.y, tried=env.tried))
-        result.returns += reward
-        result.lengths += info["active"]
-        result.terminated[:] = result.success[:] = ended
-    return result
 
 
 def curve_evaluator(

@@ -9,30 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from apev.envs import BatchedLockedDoors
 from apev.evaluate import Rollout, rollout
+from apev.experiments.door_episodes import TestEpisodes
 from apev.policy import Policy
 
 if TYPE_CHECKING:
     from apev.agents.dqn import DQN
-    from apev.experiments.locked_doors import TestEpisodes
 
 _WATCHED = 600  # episodes looked through for good ones
-
-
-class _Some:
-    """A few of the test episodes."""
-
-    def __init__(self, episodes: TestEpisodes, rows: np.ndarray) -> None:
-        self.rows, self.episodes = rows, episodes
-        self.num_envs, self.pictures = len(rows), episodes.pictures
-        self.env = BatchedLockedDoors(episodes.pictures, episodes.labels, len(rows), episodes.room)
-
-    def reset(self) -> dict[str, np.ndarray]:
-        return self.env.reset(self.episodes.picture[self.rows], self.episodes.positions[self.rows])
-
-    def step(self, actions: np.ndarray) -> Any:
-        return self.env.step(actions)
 
 
 def pick_replays(
@@ -41,7 +25,7 @@ def pick_replays(
     """The most telling episodes of the adaptive agent, each followed by what a fixed policy does there."""
     if "ape-v" not in agents:
         return []
-    watched = _Some(episodes, np.arange(min(_WATCHED, episodes.num_envs)))
+    watched = episodes.first(_WATCHED)
     adaptive = rollout(Policy(agents["ape-v"]), watched, trace=True)
     bumps = door_bumps(adaptive, episodes)
     believed = believed_doors(adaptive, doors["ape-v"], episodes)  # [steps, n]

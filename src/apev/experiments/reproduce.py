@@ -1,0 +1,103 @@
+"""`apev reproduce ...`: the paper's experiments as commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from apev.machine import Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockedDoors(Machine):
+    """The paper's Section 6.1: four trained agents on CIFAR-10 photographs, every policy in the same test rooms."""
+
+    scale: Literal["smoke", "demo", "cpu", "paper"] = "cpu"
+    """smoke: seconds; demo: minutes; cpu: two cores, about 20 minutes a seed; paper: its updates and batch, for a GPU."""
+    out: Path = Path("runs/locked-doors")
+    """Folder for episodes, curves, summary.json, figures and report.html."""
+    images: str | None = None
+    """An .npz or the official cifar-10-python.tar.gz, or 'cifar10' to download it; else the small set we ship."""
+    seeds: int | None = None
+    """How many seeds: 1 for smoke and demo, 3 for cpu, 4 for paper unless given."""
+    only_seed: int | None = None
+    """Do one seed and no table: several processes can share a folder. Run again with --resume for the table."""
+    resume: bool = False
+    """Go on with an interrupted run in the same folder."""
+
+    def run(self) -> None:
+        """Run it."""
+        from apev.envs import load_images
+        from apev.experiments.locked_doors import RECIPES, run
+        from apev.experiments.provenance import provenance
+
+        self.use()
+        seeds = self.seeds or {"smoke": 1, "demo": 1, "cpu": 3, "paper": 4}[self.scale]
+        meta = provenance() | {"scale": self.scale}
+        images = load_images(self.images)
+        title = f"Locked Doors, {self.scale} scale"
+        run(
+            self.out,
+            images,
+            RECIPES[self.scale],
+            seeds=seeds,
+            only_seed=self.only_seed,
+            device=self.device,
+            resume=self.resume or self.only_seed is not None,
+            meta=meta,
+            title=title,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoorsAblation(Machine):
+    """What each idea of our recipe does: APE-V as printed, and with the ideas added one by one (Locked Doors)."""
+
+    out: Path = Path("runs/locked-doors-ablation")
+    """Folder for episodes, curves, summary.json and figures."""
+    images: str | None = None
+    """As for locked-doors."""
+    seeds: int = 1
+    """How many seeds."""
+    updates: int = 1200
+    """Gradient steps a variant."""
+    train_images: int = 1000
+    """How many training images are used."""
+    resume: bool = False
+    """Go on with an interrupted run in the same folder."""
+
+    def run(self) -> None:
+        """Run it."""
+        from apev.envs import load_images
+        from apev.experiments.ablation import run_ablation
+        from apev.experiments.provenance import provenance
+
+        self.use()
+        run_ablation(
+            self.out,
+            load_images(self.images),
+            seeds=self.seeds,
+            updates=self.updates,
+            train_images=self.train_images,
+            device=self.device,
+            resume=self.resume,
+            meta=provenance(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduce:
+    """Make a table of the paper again."""
+
+    experiment: Annotated[
+        Annotated[LockedDoors, tyro.conf.subcommand("locked-doors")]
+        | Annotated[DoorsAblation, tyro.conf.subcommand("locked-doors-ablation")],
+        tyro.conf.arg(name=""),
+    ]
+
+    def run(self) -> None:
+        """Run it."""
+        self.experiment.run()
