@@ -336,10 +336,11 @@ def test_beliefs_from_evidence_are_what_other_steps_of_the_context_would_have_ta
     batch = steps((0, 0, 0, 1, 0), (0, 0, 0, 1, 0), (0, 0, 0, 1, 1), (0, 0, 0, 1, 0), group=[0, 0, 0, 1])
     errors = torch.tensor([[1.0, 0.0], [0.0, 2.0], [5.0, 0.0], [7.0, 0.0]])
     # Log-odds of member 0 after each set of steps an agent may have seen: never its own, nor an end, nor another context.
-    possible = [{0.0, 4.0}, {0.0, -1.0}, {0.0, -1.0, 4.0, 3.0}, {0.0}]
+    # The last row's context shows nowhere else: it keeps the belief it came with.
+    possible = [{0.0, 4.0}, {0.0, -1.0}, {0.0, -1.0, 4.0, 3.0}, {2.0}]
     met: list[set[float]] = [set(), set(), set(), set()]
     for _ in range(100):
-        drawn = agent.from_evidence(batch, errors, torch.full((4, 2), -99.0))
+        drawn = agent.from_evidence(batch, errors, beliefs.normalise(torch.tensor([[2.0, 0.0]])).expand(4, -1))
         torch.testing.assert_close(drawn.exp().sum(-1), torch.ones(4))
         for seen, odds in zip(met, (drawn[:, 0] - drawn[:, 1]).tolist(), strict=True):
             seen.add(round(odds, 3))
@@ -348,7 +349,8 @@ def test_beliefs_from_evidence_are_what_other_steps_of_the_context_would_have_ta
 
 def test_a_share_of_the_beliefs_comes_from_evidence() -> None:
     agent = apev(surprise="certain", evidence_share=0.25)
-    batch = steps(*[ONE_STEP] * 1000)  # each a context of its own: evidence leads to the uniform belief
+    batch = steps(*[ONE_STEP] * 1000, group=[0] * 1000)
+    # Equal errors: evidence leads to the uniform belief.
     drawn = agent.from_evidence(batch, torch.ones(1000, 2), torch.tensor([[0.9, 0.1]]).log().expand(1000, -1))
     uniform = (drawn[:, 0] - drawn[:, 1]).abs() < 1e-6
     assert float(uniform.float().mean()) == pytest.approx(0.25, abs=0.05)

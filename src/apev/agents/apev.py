@@ -34,9 +34,9 @@ class APEVConfig(DQNConfig):
 
     alpha: float = 0.1
     """Concentration of the Dirichlet that beliefs are drawn from in training."""
-    evidence_share: float = 0.5
+    evidence_share: float = 1.0
     """Share of the training beliefs that come from logged evidence: what other transitions of the same context would have
-    taught an agent that started uniform. The rest come from the Dirichlet. Needs surprise='certain'."""
+    taught an agent that started uniform. The rest, and rows that stand alone, use the Dirichlet. Needs surprise='certain'."""
     surprise: Literal["certain", "paper"] = "certain"
     """Where TD errors are measured: 'certain' at e_k for member k, 'paper' at the current belief."""
     wildcards: int = 0
@@ -147,15 +147,18 @@ class APEV(DQN):
         """Replace a share of the beliefs by ones that logged evidence leads to.
 
         A row's context shows in other rows of the batch too. A random part of those, from none (the uniform belief an episode
-        starts with) to all, is taken as already seen. The end of an episode is never seen before another step.
+        starts with) to all, is taken as already seen. The end of an episode is never seen before another step. A row whose
+        context shows in no other row keeps its belief. (A belief drawn apart from the context contradicts it: a member that
+        is unsure what the picture shows then learns that a door found locked may still open.)
         """
         rows, device, draws = len(errors), self.device, self.generator
+        others = (batch.group[:, None] == batch.group) & (batch.terminated == 0)
+        others.fill_diagonal_(False)
         seen = torch.rand(rows, rows, generator=draws, device=device) < torch.rand(rows, 1, generator=draws, device=device) ** 2
-        seen &= (batch.group[:, None] == batch.group) & (batch.terminated == 0)
-        seen.fill_diagonal_(False)
+        seen &= others
         evidence = normalise(seen.float() @ self.filter.log_likelihood(errors).clamp_min(-1e4))
         replaced = torch.rand(rows, 1, generator=draws, device=device) < self.config.evidence_share
-        return torch.where(replaced, self.filter.apply_floor(evidence), log_belief)
+        return torch.where(replaced & others.any(1, keepdim=True), self.filter.apply_floor(evidence), log_belief)
 
     @torch.no_grad()
     def weigh(self, batch: Batch, errors: Tensor) -> Tensor:

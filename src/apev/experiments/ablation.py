@@ -26,6 +26,8 @@ VARIANTS: dict[str, APEVConfig] = {
     "+ beliefs from evidence": replace(BEST, wildcards=0),
     "ape-v": BEST,
     "ape-v without masks": replace(BEST, bootstrap=1.0),
+    "ape-v with beliefs from the Dirichlet": replace(BEST, evidence_share=0.0),
+    "ape-v with discount .98": replace(BEST, gamma=0.98),
     "ape-v with randomised priors": replace(BEST, prior_scale=1.0),
 }
 """Rows of the ablation, in order."""

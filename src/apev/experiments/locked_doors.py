@@ -60,15 +60,20 @@ class Recipe:
         return (CONFIGS | self.configs)[name]
 
 
-PRINTED = APEVConfig(alpha=0.1, surprise="paper", likelihood="paper", bootstrap=1.0, floor=0.0, evidence_share=0.0)
+GAMMA = 0.9
+"""The paper gives no discount here. At .98 a failure is worth -50, and the rare failures drown the few steps that tell one
+way from another: belief-conditioned values then rise and fall during training. All agents have the same one."""
+
+PRINTED = APEVConfig(gamma=GAMMA, alpha=0.1, surprise="paper", likelihood="paper", bootstrap=1.0, floor=0.0, evidence_share=0.0)
 """APE-V as the paper prints it."""
 
-BEST = APEVConfig(wildcards=4, temperature=0.5)
-"""The recipe that teaches adaptation: members that are wrong in training too, surprise under certainty, wildcards."""
+BEST = APEVConfig(gamma=GAMMA, wildcards=4, temperature=0.5)
+"""The recipe that teaches adaptation: members that are wrong in training too, surprise under certainty, beliefs from evidence,
+wildcards."""
 
 CONFIGS: dict[str, DQNConfig] = {
-    "ensemble": DQNConfig(temperature=BEST.temperature),  # the same filter as ours when it adapts at evaluation
-    "lcb": LCBConfig(),
+    "ensemble": DQNConfig(gamma=GAMMA, temperature=BEST.temperature),  # the same filter as ours when it adapts at evaluation
+    "lcb": LCBConfig(gamma=GAMMA),
     "ape-v": BEST,
     "ape-v-printed": PRINTED,
 }
@@ -87,7 +92,7 @@ RECIPES: dict[Scale, Recipe] = {
         schedule=Schedule(updates=1200, eval_every=300, checkpoint_every=300, lr_decay=True),
         agents=("ensemble", "lcb", "ape-v"),
     ),
-    "cpu": Recipe(schedule=Schedule(updates=4000, eval_every=1000, checkpoint_every=500, lr_decay=True)),
+    "cpu": Recipe(schedule=Schedule(updates=6000, eval_every=1000, checkpoint_every=500, lr_decay=True)),
     "paper": Recipe(
         batch_groups=256,
         per_group=1,
