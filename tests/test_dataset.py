@@ -224,6 +224,16 @@ def test_split_holds_out_whole_contexts() -> None:
         data.split(1.0, seed=0)
 
 
+def test_a_log_may_name_its_contexts(tmp_path: Path) -> None:
+    data = Dataset.from_arrays(**columns(contexts=[9, 9, 9, -2, -2, -2, 9, 9]))
+    assert data.group.tolist() == [1, 1, 1, 0, 0, 0, 1, 1]  # two episodes of one context, and one of another
+    assert (data.num_groups, data.num_episodes, data.describe()["group_is"]) == (2, 3, "context")
+    kept, held_out = data.split(0.5, seed=0)
+    assert len(set(kept.group)) == len(set(held_out.group)) == 1
+    data.save(tmp_path / "log.npz")
+    same(Dataset.load(tmp_path / "log.npz"), data)
+
+
 def test_describe_is_json_and_repr_tells_the_layout() -> None:
     data = Dataset.from_arrays(**columns())
     facts = json.loads(json.dumps(data.describe()))
@@ -263,6 +273,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, int | None, str]] = {
     "truncation inside": (columns(episodes=[0] * 3 + [1] * 5), "truncated", 5, "new episode id"),
     "episode in two places": (columns(episodes=[5, 5, 5, 1, 1, 1, 5, 5]), "episodes", 6, "sort"),
     "episode ids": (columns(episodes=np.zeros(N)), "episodes", None, "integer"),
+    "context ids": (columns(contexts=np.zeros(N)), "contexts", None, "integer"),
+    "context changes": (columns(contexts=[4, 4, 4, 4, 7, 7, 4, 4]), "contexts", 4, "context of its episode"),
     "ragged": (columns(observations=[[1, 2]] * 4 + [[1, 2, 3]] + [[1, 2]] * 3), "observations", 4, "same shape"),
     "scalar": (columns(rewards=1.0), "rewards", None, "one entry a row"),
     "matrix reward": (columns(rewards=np.zeros((N, 2))), "rewards", None, "[N]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,17 @@ def test_groups_are_equally_likely_whatever_their_size_and_so_are_rows_within() 
     seen = np.concatenate([batch.obs.vector[:, 0].long() for batch in drawn])
     within = np.bincount(seen[picture[seen] == 7], minlength=rows)[-34:]
     assert stats.chisquare(within).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("picture", [False, True])
+def test_named_contexts_are_drawn_together(picture: bool) -> None:
+    plain = log(picture=picture)
+    data = replace(plain, contexts=plain.episodes // 5)  # five episodes each, six contexts
+    batch = Sampler(data, batch_groups=4, per_group=8, seed=0).sample()
+    check(batch, data)
+    groups = batch.group.reshape(4, 8)
+    assert (groups == groups[:, :1]).all()
+    assert len(set(batch.obs.vector[:8, 0].long().tolist())) > 4  # rows of different episodes
 
 
 def test_rows_without_pictures_are_equally_likely() -> None:

@@ -49,6 +49,7 @@ class Dataset:
     picture_key: str | None
     num_actions: int | None  # None when actions are continuous
     shared_pictures: bool  # every episode shows one picture throughout, so the picture is the context
+    contexts: np.ndarray | None = None  # int64 [N]: the world behind a row, where the log says so
 
     @classmethod
     def from_arrays(
@@ -62,6 +63,7 @@ class Dataset:
         next_observations: ObservationsLike | None = None,
         pictures: Mapping[str, ArrayLike] | None = None,
         episodes: ArrayLike | None = None,
+        contexts: ArrayLike | None = None,
         num_actions: int | None = None,
     ) -> Dataset:
         """Check the columns of a log and store every picture once.
@@ -70,6 +72,8 @@ class Dataset:
         next_observations: the same after the step; None takes the following row of the same episode.
         pictures: {key: uint8 [P, H, W, C]} when the column `key` already is an integer index into such a table.
         episodes: an integer id a row; None starts a new episode after each terminated or truncated row.
+        contexts: an integer id a row of what stays the same throughout an episode and may come back in others (a day, a
+            machine, a patient); None takes the picture where an episode shows one throughout, else the episode.
         num_actions: how many discrete actions there are; None takes the highest in the log plus one.
         """
         table_key, table = validate.picture_table(pictures)
@@ -84,6 +88,8 @@ class Dataset:
         flat |= {name: validate.as_column(value, name) for name, value in scalars.items()}
         if episodes is not None:
             flat["episodes"] = validate.as_column(episodes, "episodes")
+        if contexts is not None:
+            flat["contexts"] = validate.as_column(contexts, "contexts")
         validate.check_lengths(flat)
 
         if table_key is not None and table_key not in now:
@@ -120,6 +126,7 @@ class Dataset:
             picture_key=picture_key,
             num_actions=action_count,
             shared_pictures=shared,
+            contexts=validate.context_numbers(flat.get("contexts"), numbers),
         )
 
     @classmethod
@@ -184,12 +191,16 @@ class Dataset:
 
     @cached_property
     def group(self) -> np.ndarray:
-        """int64 [N]: the context of a row: its picture where episodes show one picture each, else its episode."""
+        """int64 [N]: the context of a row: as given, else its picture where episodes show one each, else its episode."""
+        if self.contexts is not None:
+            return self.contexts
         return self.observations[str(self.picture_key)].astype(np.int64) if self.shared_pictures else self.episodes
 
     @property
     def num_groups(self) -> int:
         """Groups are numbered below this. A picture that no row shows counts, but is never sampled."""
+        if self.contexts is not None:
+            return int(self.contexts.max()) + 1
         return len(self.pictures) if self.shared_pictures and self.pictures is not None else self.num_episodes
 
     def episode_returns(self) -> np.ndarray:
@@ -224,6 +235,7 @@ class Dataset:
             truncated=self.truncated[keep],
             episodes=np.unique(self.episodes[keep], return_inverse=True)[1].astype(np.int64),
             given_next=None if following is None else {key: column[keep] for key, column in following.items()},
+            contexts=None if self.contexts is None else self.contexts[keep],
         )
 
     def describe(self) -> dict[str, Any]:
@@ -239,7 +251,7 @@ class Dataset:
             "terminated": int(self.terminated.sum()),
             "truncated": int(self.truncated.sum()),
             "groups": len(np.unique(self.group)),
-            "group_is": "picture" if self.shared_pictures else "episode",
+            "group_is": "context" if self.contexts is not None else "picture" if self.shared_pictures else "episode",
             "observations": layout,
             "actions": f"{self.num_actions} discrete" if self.discrete else f"{self.actions.shape[1]} continuous",
             "returns": dict(zip(("min", "q25", "median", "q75", "max"), quantiles, strict=True)),

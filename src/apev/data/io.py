@@ -3,7 +3,7 @@
 A file we write and a file a user makes with `np.savez` look the same; ours adds a header with the format's version.
 
     observations/<key> or observations   actions   rewards   terminated   truncated
-    optional: next_observations[/<key>], pictures/<key>, episodes, num_actions
+    optional: next_observations[/<key>], pictures/<key>, episodes, contexts, num_actions
 
 A dot works in place of the slash. D4RL's `terminals` and `timeouts` are read as `terminated` and `truncated`.
 """
@@ -34,6 +34,8 @@ MISNAMED = {
     "episode": "episodes",
     "episode_id": "episodes",
     "episode_ids": "episodes",
+    "context": "contexts",
+    "context_id": "contexts",
     "picture": "pictures",
 }
 
@@ -49,6 +51,8 @@ def save(dataset: Dataset, path: str | os.PathLike[str], *, compress: bool = Fal
         entries[f"pictures/{dataset.picture_key}"] = dataset.pictures
     for name in ("actions", "rewards", "terminated", "truncated", "episodes"):
         entries[name] = getattr(dataset, name)
+    if dataset.contexts is not None:
+        entries["contexts"] = dataset.contexts
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         with open(partial, "wb") as file:
@@ -81,6 +85,7 @@ def load(path: str | os.PathLike[str]) -> Dataset:
         next_observations=_observations(columns, "next_observations") if _has(columns, "next_observations") else None,
         pictures=_keyed(columns, "pictures") if _has(columns, "pictures") else None,
         episodes=columns.get("episodes"),
+        contexts=columns.get("contexts"),
         num_actions=num_actions,
     )
 

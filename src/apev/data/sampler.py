@@ -6,6 +6,7 @@ Where every episode shows one picture, a batch is drawn by picture, so that its 
     rows         r r r r ...   r r r r ...         per_group of each
     pictures     one           one                 [batch_groups, C, H, W]
 
+Where the log names its contexts, a batch is drawn by context in the same way: beliefs learn from rows that share a world.
 Otherwise rows are drawn uniformly, `batch_size` of them. All draws are with replacement.
 """
 
@@ -45,10 +46,11 @@ class Sampler:
             fix = "pass next_observations, or longer episodes"
             raise DataError("next_observations", "no row has a known next observation", fix)
         self.device = torch.device(device)
-        self.by_picture = dataset.shared_pictures
+        self.by_picture = dataset.shared_pictures and dataset.contexts is None
+        self.by_group = self.by_picture or dataset.contexts is not None
         self.per_group = per_group
         self.batch_groups = batch_groups
-        self.batch_size = batch_groups * per_group if self.by_picture else batch_size  # rows in a batch
+        self.batch_size = batch_groups * per_group if self.by_group else batch_size  # rows in a batch
         self._generator = torch.Generator(device=self.device).manual_seed(seed)
 
         self._vectors = [self._column(dataset.observations[key]) for key in dataset.vector_keys]
@@ -78,11 +80,13 @@ class Sampler:
 
     def sample(self) -> Batch:
         """The next random batch."""
-        if not self.by_picture:
+        if not self.by_group:
             return self._gather(self._rows[self._draw(len(self._rows), self.batch_size)])
         chosen = self._draw(len(self._groups), self.batch_groups)
         offset = self._draw(DRAW, self.batch_groups, self.per_group) % self._counts[chosen, None]
         rows = self._rows[(self._starts[chosen, None] + offset).flatten()]
+        if not self.by_picture:
+            return self._gather(rows)
         table = self._shown(self._groups[chosen])  # the group of a shared picture is the picture
         return self._assemble(rows, table, self._repeat, self._repeat)
 

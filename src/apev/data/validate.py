@@ -242,6 +242,21 @@ def episode_numbers(ids: np.ndarray | None, terminated: np.ndarray, truncated: n
     return np.concatenate([[0], np.cumsum(new)]).astype(np.int64)
 
 
+def context_numbers(ids: np.ndarray | None, episodes: np.ndarray) -> np.ndarray | None:
+    """Contexts numbered from 0, as int64 [N]; an episode must stay in one."""
+    if ids is None:
+        return None
+    ids = _flat(ids, "contexts")
+    if ids.dtype.kind not in "iu":
+        raise DataError("contexts", f"dtype is {ids.dtype}", "pass one integer id a row: contexts.astype(np.int64)")
+    changed = np.append(False, (ids[1:] != ids[:-1]) & (episodes[1:] == episodes[:-1]))
+    if changed.any():
+        row = _first(changed)
+        fix = "give a row the context of its episode, or start a new episode where the context changes"
+        raise DataError("contexts", f"episode {episodes[row]} changes from context {ids[row - 1]} to {ids[row]}", fix, row)
+    return np.unique(ids, return_inverse=True)[1].astype(np.int64)
+
+
 def observation_columns(value: ObservationsLike, name: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Observations as {key: array}, and how an error calls each key."""
     if not isinstance(value, Mapping):
