@@ -2,10 +2,11 @@
 
 Members that read the picture can all be wrong together; then every hypothesis is refuted and nothing is left to try. A
 wildcard claims that the world is always of one kind ("the left door is the open one"), trains on the contexts of that kind
-alone, and waits until the evidence speaks for it. Contexts whose episodes end alike are of one kind:
+alone, and waits until the evidence speaks for it. Contexts whose episodes can end alike are of one kind:
 
-    signature(context) = mean of (observation vector, action) over the steps that end its episodes
-    kinds              = k-means++ over the signatures
+    endings         = k-means++ over (observation vector, action) of the steps that end episodes
+    kind(context)   = the rarest ending that its episodes show: that one tells worlds apart (every day one may arrive by the
+                      wide road, but through the side street only when it is open)
 
 No labels are used. (Letting wildcards compete for contexts by their TD errors finds the same kinds in most runs and settles in
 a wrong split in others; how episodes end is known before training starts.)
@@ -18,6 +19,7 @@ import numpy as np
 from apev.data.dataset import Dataset
 
 UNKNOWN = -1  # no episode of this context ends in the log
+SAMPLE = 20_000  # centres are found on at most so many points
 
 
 def kinds_of_contexts(dataset: Dataset, count: int, seed: int = 0) -> np.ndarray:
@@ -27,22 +29,20 @@ def kinds_of_contexts(dataset: Dataset, count: int, seed: int = 0) -> np.ndarray
         raise ValueError("wildcards need episodes that end: no row of the log is terminated. Fix: wildcards=0.")
     columns = [dataset.observations[key][ends].astype(np.float64) for key in dataset.vector_keys]
     columns.append(np.eye(dataset.num_actions or 1)[dataset.actions[ends]])
-    rows = np.concatenate(columns, axis=1)  # [ends, D]
-    group = dataset.group[ends]
-    counts = np.bincount(group, minlength=dataset.num_groups)
-    known = counts > 0
-    sums = np.stack([np.bincount(group, weights=column, minlength=dataset.num_groups) for column in rows.T], axis=1)
-    signature = sums[known] / counts[known, None]
-    spread = signature.std(axis=0)
-    signature = signature / np.where(spread > 0, spread, 1)
-    kinds = np.full(dataset.num_groups, UNKNOWN, dtype=np.int64)
-    kinds[known] = k_means(signature, count, np.random.default_rng(seed))
-    return kinds
+    points = np.concatenate(columns, axis=1)  # [ends, D]
+    spread = points.std(axis=0)
+    rng = np.random.default_rng(seed)
+    ending = k_means(points / np.where(spread > 0, spread, 1), count, rng)
+    shows = np.zeros((dataset.num_groups, count), dtype=bool)  # which endings each context shows
+    shows[dataset.group[ends], ending] = True
+    often = np.where(shows, shows.sum(axis=0), len(shows) + 1)  # of each ending a context shows: how many others show it
+    return np.where(shows.any(axis=1), often.argmin(axis=1), UNKNOWN)
 
 
 def k_means(points: np.ndarray, count: int, rng: np.random.Generator, restarts: int = 8, steps: int = 30) -> np.ndarray:
     """Cluster [N, D] points by Lloyd's algorithm from k-means++ starts; the tightest of `restarts` clusterings."""
-    best, best_cost = np.zeros(len(points), dtype=np.int64), np.inf
+    every, points = points, points if len(points) <= SAMPLE else rng.choice(points, SAMPLE, replace=False)
+    best, best_cost = points[:1], np.inf
     for _ in range(restarts):
         centres = points[rng.integers(len(points))][None]
         for _ in range(count - 1):
@@ -59,8 +59,8 @@ def k_means(points: np.ndarray, count: int, rng: np.random.Generator, restarts: 
             centres = moved
         distance = squared_distances(points, centres)
         if distance.min(axis=1).sum() < best_cost:
-            best, best_cost = distance.argmin(axis=1), distance.min(axis=1).sum()
-    return best
+            best, best_cost = centres, distance.min(axis=1).sum()
+    return squared_distances(every, best).argmin(axis=1)
 
 
 def squared_distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
