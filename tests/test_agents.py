@@ -340,7 +340,7 @@ def test_beliefs_from_evidence_are_what_other_steps_of_the_context_would_have_ta
     possible = [{0.0, 4.0}, {0.0, -1.0}, {0.0, -1.0, 4.0, 3.0}, {2.0}]
     met: list[set[float]] = [set(), set(), set(), set()]
     for _ in range(100):
-        drawn = agent.from_evidence(batch, errors, beliefs.normalise(torch.tensor([[2.0, 0.0]])).expand(4, -1))
+        drawn = agent.from_evidence(batch, errors, beliefs.normalise(torch.tensor([[2.0, 0.0]])).expand(4, -1), torch.arange(4))
         torch.testing.assert_close(drawn.exp().sum(-1), torch.ones(4))
         for seen, odds in zip(met, (drawn[:, 0] - drawn[:, 1]).tolist(), strict=True):
             seen.add(round(odds, 3))
@@ -351,10 +351,25 @@ def test_a_share_of_the_beliefs_comes_from_evidence() -> None:
     agent = apev(surprise="certain", evidence_share=0.25)
     batch = steps(*[ONE_STEP] * 1000, group=[0] * 1000)
     # Equal errors: evidence leads to the uniform belief.
-    drawn = agent.from_evidence(batch, torch.ones(1000, 2), torch.tensor([[0.9, 0.1]]).log().expand(1000, -1))
+    drawn = agent.from_evidence(
+        batch, torch.ones(1000, 2), torch.tensor([[0.9, 0.1]]).log().expand(1000, -1), torch.arange(1000)
+    )
     uniform = (drawn[:, 0] - drawn[:, 1]).abs() < 1e-6
     assert float(uniform.float().mean()) == pytest.approx(0.25, abs=0.05)
     torch.testing.assert_close(drawn[~uniform].exp()[:, 0], torch.full((int((~uniform).sum()),), 0.9))
+
+
+def test_rows_that_are_evidence_only_teach_no_values() -> None:
+    """Rows 0, 2 are taught, 1, 3 are seen: what the latter say changes the belief, and with it values, not the plain loss."""
+    rows = [(0, 0, -1.0, 0, 0), (0, 1, -1.0, 0, 1), (0, 0, -1.0, 0, 0), (0, 1, -1.0, 0, 1)]
+    changed = [rows[0], (0, 1, 50.0, 0, 1), rows[2], (0, 1, 50.0, 0, 1)]
+    losses = []
+    for log in (rows, changed):
+        agent = apev(surprise="certain", taught_share=0.5, evidence_share=1.0)
+        losses.append(float(agent.update(steps(*log, group=[0, 0, 0, 0]))["loss"]))
+    assert losses[0] == losses[1]  # ends are never evidence, and these rows are not taught
+    both = apev(surprise="certain", taught_share=1.0, evidence_share=1.0)
+    assert float(both.update(steps(*changed, group=[0, 0, 0, 0]))["loss"]) > 100
 
 
 def test_scales_follow_the_errors_on_contexts_held_out_from_a_member() -> None:

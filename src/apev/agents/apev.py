@@ -37,6 +37,9 @@ class APEVConfig(DQNConfig):
     evidence_share: float = 1.0
     """Share of the training beliefs that come from logged evidence: what other transitions of the same context would have
     taught an agent that started uniform. The rest, and rows that stand alone, use the Dirichlet. Needs surprise='certain'."""
+    taught_share: float = 1.0
+    """Share of a batch's rows that values learn from; the others are evidence only. Histories in which much has been refuted
+    are rare among few rows of a context. Needs surprise='certain'."""
     surprise: Literal["certain", "paper"] = "certain"
     """Where TD errors are measured: 'certain' at e_k for member k, 'paper' at the current belief."""
     wildcards: int = 0
@@ -71,6 +74,8 @@ class APEV(DQN):
             raise ValueError(f"surprise is {config.surprise!r}. Fix: 'certain' or 'paper'.")
         if not config.alpha > 0:
             raise ValueError(f"alpha is {config.alpha}. Fix: a positive concentration.")
+        if not 0 < config.taught_share <= 1:
+            raise ValueError(f"taught_share is {config.taught_share}. Fix: a share in (0, 1].")
         if config.wildcards < 0:
             raise ValueError(f"wildcards is {config.wildcards}. Fix: 0 or more.")
         super().check(config)
@@ -106,58 +111,78 @@ class APEV(DQN):
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step for all members, under beliefs drawn from p(b)."""
         self.check_batch(batch)
-        shown, next_shown = self.encode_batch(batch)
-        after = batch.next_obs.vector
-        rows = len(batch.action)
-        log_belief = sample_dirichlet(self.config.alpha, rows, self.members, self.generator, self.device)
-        log_belief = self.filter.apply_floor(log_belief)
-
         if self.config.surprise == "certain":
-            # Each row also teaches member k its plain Q-learning value, and that error is the surprise.
-            certain = self.certainty(rows)
-            own = take(self.net(shown, batch.obs.vector, certain), batch.action)
-            with torch.no_grad():
-                own_target = self.backup(batch, self.target(next_shown, after, certain).amax(-1))
-                errors = (own - own_target).T  # [B, K]
-                log_belief = self.from_evidence(batch, errors, log_belief)
-            squared = (own - own_target).square()
-            belief = log_belief.exp()
-            q = take(self.net(shown, batch.obs.vector, belief), batch.action)  # [K, B]
-        else:
-            belief = log_belief.exp()
-            q = take(self.net(shown, batch.obs.vector, belief), batch.action)
-            squared = torch.zeros_like(q)
-            with torch.no_grad():
-                errors = (q - self.backup(batch, self.followed(next_shown, after, belief))).T
-
-        weight = self.weigh(batch, errors)
+            return self.update_certain(batch)
+        shown, next_shown = self.encode_batch(batch)
+        log_belief = self.draw_beliefs(len(batch.action))
+        belief = log_belief.exp()
+        q = take(self.net(shown, batch.obs.vector, belief), batch.action)  # [K, B]
         with torch.no_grad():
-            new_belief = self.filter.update(log_belief, errors).exp()
-            target = self.backup(batch, self.followed(next_shown, after, new_belief))
-            moved = (new_belief - belief).abs().sum(-1).mean() / 2
-        metrics = self.descend(squared + (q - target).square(), weight)
+            errors = (q - self.backup(batch, self.followed(next_shown, batch.next_obs.vector, belief))).T  # [B, K]
+        weight = self.weigh(batch, errors)
+        target, moved = self.adaptive_target(batch, next_shown, log_belief, errors)
+        metrics = self.descend((q - target).square(), weight)
         return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
+
+    def update_certain(self, batch: Batch) -> dict[str, Tensor]:
+        """The same with surprise under certainty: each row also teaches member k its plain value, at e_k.
+
+        That error is the surprise. All rows are evidence; a share of them, spread evenly over the batch, is taught.
+        """
+        shown, next_shown = self.encode_batch(batch)
+        rows = len(batch.action)
+        taught = torch.arange(0, rows, round(1 / self.config.taught_share), device=self.device)
+        steps, seen, next_seen = batch.rows(taught), shown_rows(shown, taught), shown_rows(next_shown, taught)
+        own = take(self.net(seen, steps.obs.vector, self.certainty(len(taught))), steps.action)  # [K, T]
+        with torch.no_grad():
+            certain = self.certainty(rows)
+            own_target = self.backup(batch, self.target(next_shown, batch.next_obs.vector, certain).amax(-1))  # [K, B]
+            expected = own.detach()
+            if len(taught) < rows:  # what the other rows would teach is only looked at
+                expected = take(self.net(shown, batch.obs.vector, certain), batch.action)
+            errors = (expected - own_target).T  # [B, K]
+            log_belief = self.from_evidence(batch, errors, self.draw_beliefs(len(taught)), taught)
+            weight = self.weigh(batch, errors)[:, taught]
+        q = take(self.net(seen, steps.obs.vector, log_belief.exp()), steps.action)  # [K, T]
+        target, moved = self.adaptive_target(steps, next_seen, log_belief, errors[taught])
+        metrics = self.descend((own - own_target[:, taught]).square() + (q - target).square(), weight)
+        return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
+
+    def draw_beliefs(self, rows: int) -> Tensor:
+        """p(b): [B, K] log-beliefs from the Dirichlet, no weight below the filter's floor."""
+        drawn = sample_dirichlet(self.config.alpha, rows, self.members, self.generator, self.device)
+        return self.filter.apply_floor(drawn)
+
+    @torch.no_grad()
+    def adaptive_target(
+        self, batch: Batch, next_shown: Tensor | None, log_belief: Tensor, errors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """[K, B] what follows under the belief that this step leads to; and how far the belief moved."""
+        new = self.filter.update(log_belief, errors).exp()
+        moved = (new - log_belief.exp()).abs().sum(-1).mean() / 2
+        return self.backup(batch, self.followed(next_shown, batch.next_obs.vector, new)), moved
 
     def followed(self, shown: Tensor | None, vector: Tensor, belief: Tensor) -> Tensor:
         """[K, B]: what each member's target expects of the policy that acts on `belief`."""
         q = self.target(shown, vector, belief)
         return take(q, self.mix(q, belief).argmax(-1))
 
-    def from_evidence(self, batch: Batch, errors: Tensor, log_belief: Tensor) -> Tensor:
-        """Replace a share of the beliefs by ones that logged evidence leads to.
+    def from_evidence(self, batch: Batch, errors: Tensor, log_belief: Tensor, rows: Tensor) -> Tensor:
+        """Replace a share of the beliefs of these rows by ones that logged evidence leads to.
 
         A row's context shows in other rows of the batch too. A random part of those, from none (the uniform belief an episode
         starts with) to all, is taken as already seen. The end of an episode is never seen before another step. A row whose
         context shows in no other row keeps its belief. (A belief drawn apart from the context contradicts it: a member that
         is unsure what the picture shows then learns that a door found locked may still open.)
         """
-        rows, device, draws = len(errors), self.device, self.generator
-        others = (batch.group[:, None] == batch.group) & (batch.terminated == 0)
-        others.fill_diagonal_(False)
-        seen = torch.rand(rows, rows, generator=draws, device=device) < torch.rand(rows, 1, generator=draws, device=device) ** 2
-        seen &= others
+        device, draws = self.device, self.generator
+        others = (batch.group[rows, None] == batch.group) & (batch.terminated == 0)  # [T, B]
+        others.scatter_(1, rows[:, None], False)
+        # One history in ten has seen nothing, one in ten all there is.
+        part = 1.25 * torch.rand(len(rows), 1, generator=draws, device=device) - 0.125
+        seen = others & (torch.rand(others.shape, generator=draws, device=device) < part)
         evidence = normalise(seen.float() @ self.filter.log_likelihood(errors).clamp_min(-1e4))
-        replaced = torch.rand(rows, 1, generator=draws, device=device) < self.config.evidence_share
+        replaced = torch.rand(len(rows), 1, generator=draws, device=device) < self.config.evidence_share
         return torch.where(replaced & others.any(1, keepdim=True), self.filter.apply_floor(evidence), log_belief)
 
     @torch.no_grad()
@@ -176,3 +201,8 @@ class APEV(DQN):
             wildcard = torch.arange(self.config.wildcards, device=self.device)
             weight[seeing:] = (self.kinds[batch.group] == wildcard[:, None]).float()
         return weight
+
+
+def shown_rows(shown: Tensor | None, rows: Tensor) -> Tensor | None:
+    """Features [K, B, F] of some rows."""
+    return None if shown is None else shown[:, rows]
