@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,25 +92,26 @@ def test_encoder_is_the_papers() -> None:
 
 
 @pytest.mark.parametrize("prior_scale", [0.0, 2.0])
-@pytest.mark.parametrize("conditioned", [False, True])
+@pytest.mark.parametrize("kind", ["none", "input", "anchored"])
 @pytest.mark.parametrize("shape", [None, (3, 8, 8)])
 @pytest.mark.parametrize("vector_dim", [0, 2])
 def test_values_have_their_shape_for_every_kind_of_observation(
-    vector_dim: int, shape: tuple[int, int, int] | None, conditioned: bool, prior_scale: float
+    vector_dim: int, shape: tuple[int, int, int] | None, kind: Any, prior_scale: float
 ) -> None:
     if not vector_dim and not shape:
         return
-    net = QEnsemble(K, A, vector_dim, shape, conditioned=conditioned, hidden=(8,), prior_scale=prior_scale)
+    net = QEnsemble(K, A, vector_dim, shape, belief=kind, hidden=(8,), prior_scale=prior_scale)
     features = net.encode(pictures() if shape else None)
     assert (features is None) == (shape is None)
     assert net(features, torch.randn(B, vector_dim), torch.full((B, K), 1 / K)).shape == (K, B, A)
     assert net(features, torch.randn(B, vector_dim), torch.full((K, B, K), 1 / K)).shape == (K, B, A)
 
 
-def test_only_conditioned_values_depend_on_the_belief_and_each_row_on_its_own() -> None:
+@pytest.mark.parametrize("kind", ["input", "anchored"])
+def test_only_conditioned_values_depend_on_the_belief_and_each_row_on_its_own(kind: Any) -> None:
     vector = torch.randn(B, 2)
     flat, peaked = torch.full((B, K), 1 / K), torch.eye(K)[torch.arange(B) % K]
-    plain, conditioned = QEnsemble(K, A, 2, hidden=(8,)), QEnsemble(K, A, 2, hidden=(8,), conditioned=True)
+    plain, conditioned = QEnsemble(K, A, 2, hidden=(8,)), QEnsemble(K, A, 2, hidden=(8,), belief=kind)
     assert torch.equal(plain(None, vector, flat), plain(None, vector, peaked))
     assert not torch.allclose(conditioned(None, vector, flat), conditioned(None, vector, peaked))
     mixed = torch.where(torch.arange(B)[:, None] < 3, flat, peaked)
@@ -117,6 +119,18 @@ def test_only_conditioned_values_depend_on_the_belief_and_each_row_on_its_own() 
     own = torch.stack([flat, peaked, flat])  # [K, B, K]: a belief a member
     torch.testing.assert_close(conditioned(None, vector, own)[1], conditioned(None, vector, peaked)[1])
     torch.testing.assert_close(conditioned(None, vector, own)[2], conditioned(None, vector, flat)[2])
+
+
+@pytest.mark.parametrize("shape", [None, (3, 8, 8)])
+def test_anchored_values_are_the_plain_ones_where_a_member_is_trusted_alone(shape: tuple[int, int, int] | None) -> None:
+    net, vector = QEnsemble(K, A, 2, shape, hidden=(8,), belief="anchored"), torch.randn(B, 2)
+    features = net.encode(pictures() if shape else None)
+    certain = torch.eye(K)[:, None].expand(-1, B, -1)  # member k asked under e_k
+    torch.testing.assert_close(net(features, vector, certain), net.plain(features, vector))
+    flat = torch.full((B, K), 1 / K)
+    assert not torch.allclose(net(features, vector, flat), net.plain(features, vector))
+    net(features, vector, flat).sum().backward()
+    assert all(p.grad is None for name, p in net.named_parameters() if not name.startswith("correction."))
 
 
 @pytest.mark.parametrize("prior_scale", [0.0, 1.0])
@@ -207,7 +221,7 @@ def test_each_wildcard_learns_the_world_of_its_kind() -> None:
     for _ in range(120):
         agent.update(sampler.sample())
     with torch.no_grad():
-        q = agent.values(None, Observations(torch.ones(1, 1)), agent.certainty(1))[2:, 0]  # [M, A]
+        q = agent.plain_values(None, Observations(torch.ones(1, 1)))[2:, 0]  # [M, A]
     for m in range(3):
         owner = int(agent.kinds[np.flatnonzero((kind == m) & (np.arange(60) % 10 > 0))[0]])
         torch.testing.assert_close(q[owner], torch.eye(3)[m], atol=0.15, rtol=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -24,8 +26,14 @@ class QEnsemble(nn.Module):
     """K action-value functions Q_k(s, b, a): an encoder for the picture, then two hidden layers of 256 (Appendix C).
 
     The last `blind` members see no picture: they have no encoder, and zeros stand where its features would. With
-    `conditioned` the belief is an input beside the features and the vector, as APE-V needs. With `prior_scale` each member
-    has a fixed random network added to it, so that members differ where no data says otherwise.
+    `prior_scale` each member has a fixed random network added to it, so that members differ where no data says otherwise.
+
+    APE-V's values depend on the belief. `belief="input"` makes it an input beside the features and the vector, as printed.
+    `belief="anchored"` builds in what theory says about certainty, that trusting k alone the policy is k's own:
+
+        Q_k(s, b, a) = Q_k(s, a) + (1 - b_k) C_k(s, b, a)
+
+    with plain values Q_k(s, a) that learn from their own errors only, and a correction C_k beside them.
     """
 
     def __init__(
@@ -36,19 +44,22 @@ class QEnsemble(nn.Module):
         picture_shape: tuple[int, int, int] | None = None,  # C, H, W
         *,
         blind: int = 0,
-        conditioned: bool = False,
+        belief: Literal["none", "input", "anchored"] = "none",
         hidden: tuple[int, ...] = (256, 256),
         features: int = 10,
         prior_scale: float = 0.0,
     ) -> None:
         super().__init__()
-        self.members, self.blind, self.conditioned, self.prior_scale = members, blind, conditioned, prior_scale
+        self.members, self.blind, self.belief, self.prior_scale = members, blind, belief, prior_scale
         self.features = features if picture_shape else 0
         self.encoder: EncoderEnsemble | None = None
         if picture_shape:
             self.encoder = EncoderEnsemble(members - blind, lambda: door_encoder(*picture_shape, features=features))
-        inputs = self.features + vector_dim + (members if conditioned else 0)
-        self.heads = EnsembleMLP(members, inputs, hidden, num_actions)
+        inputs = self.features + vector_dim
+        self.heads = EnsembleMLP(members, inputs + (members if belief == "input" else 0), hidden, num_actions)
+        self.correction: EnsembleMLP | None = None
+        if belief == "anchored":
+            self.correction = EnsembleMLP(members, inputs + members, hidden, num_actions)
         self.prior: RandomPrior | None = None
         if prior_scale:
             self.prior = RandomPrior(members, num_actions, vector_dim, picture_shape, features)
@@ -73,14 +84,36 @@ class QEnsemble(nn.Module):
 
     def forward(self, features: Tensor | None, vector: Tensor, belief: Tensor) -> Tensor:
         """features: [K, B, F], vector: [B, D], belief: weights [B, K] (or [K, B, K]: a member's own) -> q: [K, B, A]."""
-        vectors = vector.expand(self.members, *vector.shape)
-        parts = [vectors] if features is None else [features[..., : self.features], vectors]
-        if self.conditioned:
+        if self.belief == "input":
+            return self._values(features, vector, belief)
+        plain = self.plain(features, vector)
+        return plain if self.correction is None else self.corrected(plain, features, vector, belief)
+
+    def plain(self, features: Tensor | None, vector: Tensor) -> Tensor:
+        """Q_k(s, a), whatever the belief: [K, B, A]. Not there where the belief is an input."""
+        return self._values(features, vector, None)
+
+    def corrected(self, plain: Tensor, features: Tensor | None, vector: Tensor, belief: Tensor) -> Tensor:
+        """Q_k(s, b, a) on top of plain values that were computed already; no gradient reaches these, nor the encoders."""
+        assert self.correction is not None
+        own = torch.diagonal(belief, dim1=0, dim2=2).T if belief.ndim == 3 else belief.T  # [K, B]
+        known = None if features is None else features.detach()
+        return plain.detach() + (1 - own).unsqueeze(-1) * self.correction(self._inputs(known, vector, belief))
+
+    def _inputs(self, features: Tensor | None, vector: Tensor, belief: Tensor | None) -> Tensor:
+        parts = [vector.expand(self.members, *vector.shape)]
+        if features is not None:
+            parts.insert(0, features[..., : self.features])
+        if belief is not None:
             parts.append(belief.expand(self.members, -1, -1))
-        q = self.heads(torch.cat(parts, dim=-1))
+        return torch.cat(parts, dim=-1)
+
+    def _values(self, features: Tensor | None, vector: Tensor, belief: Tensor | None) -> Tensor:
+        q = self.heads(self._inputs(features, vector, belief))
         if self.prior is None:
             return q
-        return q + self.prior_scale * self.prior(None if features is None else features[..., self.features :], vectors)
+        random = None if features is None else features[..., self.features :]
+        return q + self.prior_scale * self.prior(random, vector.expand(self.members, *vector.shape))
 
 
 class RandomPrior(nn.Module):

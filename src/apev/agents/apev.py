@@ -9,7 +9,9 @@
 `surprise="paper"` measures the TD errors as printed, at belief b on both sides. Once values know about adaptation that is
 biased: a bump that every right member foresaw still raises *their* values (the policy will now do better), and the raise
 counts as surprise. `surprise="certain"` measures member k at b = e_k, the belief that trusts k alone. There the policy is
-k's own and b' = e_k = b, so the TD error is that of plain Q-learning: zero in k's own world, whatever the belief does.
+k's own and b' = e_k = b, so the TD error is that of plain Q-learning: zero in k's own world, whatever the belief does. The
+values are anchored there (see `QEnsemble`): plain values learn by themselves, as in DQN, and a correction learns what changes
+where other members are trusted too. One network for both let bad values at rare beliefs spoil the plain ones.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from torch import Tensor
 from apev.agents.dqn import DQN, DQNConfig, take
 from apev.agents.wildcards import UNKNOWN, kinds_of_contexts
 from apev.belief import normalise, sample_dirichlet
-from apev.data.batch import Batch, Layout
+from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.networks import QEnsemble
 
@@ -37,9 +39,6 @@ class APEVConfig(DQNConfig):
     evidence_share: float = 1.0
     """Share of the training beliefs that come from logged evidence: what other transitions of the same context would have
     taught an agent that started uniform. The rest, and rows that stand alone, use the Dirichlet. Needs surprise='certain'."""
-    taught_share: float = 1.0
-    """Share of a batch's rows that values learn from; the others are evidence only. Histories in which much has been refuted
-    are rare among few rows of a context. Needs surprise='certain'."""
     surprise: Literal["certain", "paper"] = "certain"
     """Where TD errors are measured: 'certain' at e_k for member k, 'paper' at the current belief."""
     wildcards: int = 0
@@ -74,8 +73,6 @@ class APEV(DQN):
             raise ValueError(f"surprise is {config.surprise!r}. Fix: 'certain' or 'paper'.")
         if not config.alpha > 0:
             raise ValueError(f"alpha is {config.alpha}. Fix: a positive concentration.")
-        if not 0 < config.taught_share <= 1:
-            raise ValueError(f"taught_share is {config.taught_share}. Fix: a share in (0, 1].")
         if config.wildcards < 0:
             raise ValueError(f"wildcards is {config.wildcards}. Fix: 0 or more.")
         super().check(config)
@@ -88,25 +85,24 @@ class APEV(DQN):
 
     def build(self, **more: Any) -> QEnsemble:
         """Networks that read the belief; the wildcards' see no picture."""
-        return super().build(conditioned=True, blind=self.config.wildcards, **more)
-
-    def certainty(self, batch: int) -> Tensor:
-        """[K, B, K]: member k is asked what it expects if it is trusted alone."""
-        return torch.eye(self.members, device=self.device)[:, None].expand(-1, batch, -1)
+        belief = "anchored" if self.config.surprise == "certain" else "input"
+        return super().build(belief=belief, blind=self.config.wildcards, **more)
 
     @torch.no_grad()
     def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
         """[B, K]: how wrong each member was about this step."""
         features = self.encode(step.obs.pictures) if features is None else features
         if self.config.surprise == "certain":
-            belief = self.certainty(len(step.action))
-            follow = self.values(features, step.next_obs, belief).amax(-1)
-        else:
-            belief = log_belief.exp()
-            after = self.values(features, step.next_obs, belief)
-            follow = take(after, self.mix(after, belief).argmax(-1))
+            q = take(self.plain_values(features, step.obs), step.action)
+            return (q - self.backup(step, self.plain_values(features, step.next_obs).amax(-1))).T
+        belief = log_belief.exp()
+        after = self.values(features, step.next_obs, belief)
         q = take(self.values(features, step.obs, belief), step.action)
-        return (q - self.backup(step, follow)).T
+        return (q - self.backup(step, take(after, self.mix(after, belief).argmax(-1)))).T
+
+    def plain_values(self, features: Tensor | None, obs: Observations) -> Tensor:
+        """[K, B, A]: what each member expects if it is trusted alone."""
+        return self.net.plain(None if features is None else features[:, obs.picture], obs.vector)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step for all members, under beliefs drawn from p(b)."""
@@ -114,38 +110,36 @@ class APEV(DQN):
         if self.config.surprise == "certain":
             return self.update_certain(batch)
         shown, next_shown = self.encode_batch(batch)
+        after = batch.next_obs.vector
         log_belief = self.draw_beliefs(len(batch.action))
         belief = log_belief.exp()
         q = take(self.net(shown, batch.obs.vector, belief), batch.action)  # [K, B]
         with torch.no_grad():
-            errors = (q - self.backup(batch, self.followed(next_shown, batch.next_obs.vector, belief))).T  # [B, K]
-        weight = self.weigh(batch, errors)
-        target, moved = self.adaptive_target(batch, next_shown, log_belief, errors)
-        metrics = self.descend((q - target).square(), weight)
+            errors = (q - self.backup(batch, self.followed(self.target(next_shown, after, belief), belief))).T  # [B, K]
+            new_belief = self.filter.update(log_belief, errors).exp()
+            target = self.backup(batch, self.followed(self.target(next_shown, after, new_belief), new_belief))
+            moved = (new_belief - belief).abs().sum(-1).mean() / 2
+        metrics = self.descend((q - target).square(), self.weigh(batch, errors))
         return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
 
     def update_certain(self, batch: Batch) -> dict[str, Tensor]:
-        """The same with surprise under certainty: each row also teaches member k its plain value, at e_k.
-
-        That error is the surprise. All rows are evidence; a share of them, spread evenly over the batch, is taught.
-        """
+        """The same with surprise under certainty: a row also teaches members their plain values; that error is the surprise."""
         shown, next_shown = self.encode_batch(batch)
-        rows = len(batch.action)
-        taught = torch.arange(0, rows, round(1 / self.config.taught_share), device=self.device)
-        steps, seen, next_seen = batch.rows(taught), shown_rows(shown, taught), shown_rows(next_shown, taught)
-        own = take(self.net(seen, steps.obs.vector, self.certainty(len(taught))), steps.action)  # [K, T]
+        vector, after = batch.obs.vector, batch.next_obs.vector
+        plain = self.net.plain(shown, vector)
+        own = take(plain, batch.action)  # [K, B]
         with torch.no_grad():
-            certain = self.certainty(rows)
-            own_target = self.backup(batch, self.target(next_shown, batch.next_obs.vector, certain).amax(-1))  # [K, B]
-            expected = own.detach()
-            if len(taught) < rows:  # what the other rows would teach is only looked at
-                expected = take(self.net(shown, batch.obs.vector, certain), batch.action)
-            errors = (expected - own_target).T  # [B, K]
-            log_belief = self.from_evidence(batch, errors, self.draw_beliefs(len(taught)), taught)
-            weight = self.weigh(batch, errors)[:, taught]
-        q = take(self.net(seen, steps.obs.vector, log_belief.exp()), steps.action)  # [K, T]
-        target, moved = self.adaptive_target(steps, next_seen, log_belief, errors[taught])
-        metrics = self.descend((own - own_target[:, taught]).square() + (q - target).square(), weight)
+            next_plain = self.target.plain(next_shown, after)
+            own_target = self.backup(batch, next_plain.amax(-1))
+            errors = (own - own_target).T  # [B, K]
+            log_belief = self.from_evidence(batch, errors, self.draw_beliefs(len(errors)))
+            weight = self.weigh(batch, errors)
+            belief, new_belief = log_belief.exp(), self.filter.update(log_belief, errors).exp()
+            following = self.target.corrected(next_plain, next_shown, after, new_belief)
+            target = self.backup(batch, self.followed(following, new_belief))
+            moved = (new_belief - belief).abs().sum(-1).mean() / 2
+        q = take(self.net.corrected(plain, shown, vector, belief), batch.action)
+        metrics = self.descend((own - own_target).square() + (q - target).square(), weight)
         return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
 
     def draw_beliefs(self, rows: int) -> Tensor:
@@ -153,36 +147,26 @@ class APEV(DQN):
         drawn = sample_dirichlet(self.config.alpha, rows, self.members, self.generator, self.device)
         return self.filter.apply_floor(drawn)
 
-    @torch.no_grad()
-    def adaptive_target(
-        self, batch: Batch, next_shown: Tensor | None, log_belief: Tensor, errors: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """[K, B] what follows under the belief that this step leads to; and how far the belief moved."""
-        new = self.filter.update(log_belief, errors).exp()
-        moved = (new - log_belief.exp()).abs().sum(-1).mean() / 2
-        return self.backup(batch, self.followed(next_shown, batch.next_obs.vector, new)), moved
-
-    def followed(self, shown: Tensor | None, vector: Tensor, belief: Tensor) -> Tensor:
-        """[K, B]: what each member's target expects of the policy that acts on `belief`."""
-        q = self.target(shown, vector, belief)
+    def followed(self, q: Tensor, belief: Tensor) -> Tensor:
+        """[K, B]: what each member's values q [K, B, A] expect of the policy that acts on `belief`."""
         return take(q, self.mix(q, belief).argmax(-1))
 
-    def from_evidence(self, batch: Batch, errors: Tensor, log_belief: Tensor, rows: Tensor) -> Tensor:
-        """Replace a share of the beliefs of these rows by ones that logged evidence leads to.
+    def from_evidence(self, batch: Batch, errors: Tensor, log_belief: Tensor) -> Tensor:
+        """Replace a share of the beliefs by ones that logged evidence leads to.
 
         A row's context shows in other rows of the batch too. A random part of those, from none (the uniform belief an episode
         starts with) to all, is taken as already seen. The end of an episode is never seen before another step. A row whose
         context shows in no other row keeps its belief. (A belief drawn apart from the context contradicts it: a member that
         is unsure what the picture shows then learns that a door found locked may still open.)
         """
-        device, draws = self.device, self.generator
-        others = (batch.group[rows, None] == batch.group) & (batch.terminated == 0)  # [T, B]
-        others.scatter_(1, rows[:, None], False)
+        rows, device, draws = len(errors), self.device, self.generator
+        others = (batch.group[:, None] == batch.group) & (batch.terminated == 0)  # [B, B]
+        others.fill_diagonal_(False)
         # One history in ten has seen nothing, one in ten all there is.
-        part = 1.25 * torch.rand(len(rows), 1, generator=draws, device=device) - 0.125
-        seen = others & (torch.rand(others.shape, generator=draws, device=device) < part)
+        part = 1.25 * torch.rand(rows, 1, generator=draws, device=device) - 0.125
+        seen = others & (torch.rand(rows, rows, generator=draws, device=device) < part)
         evidence = normalise(seen.float() @ self.filter.log_likelihood(errors).clamp_min(-1e4))
-        replaced = torch.rand(len(rows), 1, generator=draws, device=device) < self.config.evidence_share
+        replaced = torch.rand(rows, 1, generator=draws, device=device) < self.config.evidence_share
         return torch.where(replaced & others.any(1, keepdim=True), self.filter.apply_floor(evidence), log_belief)
 
     @torch.no_grad()
@@ -201,8 +185,3 @@ class APEV(DQN):
             wildcard = torch.arange(self.config.wildcards, device=self.device)
             weight[seeing:] = (self.kinds[batch.group] == wildcard[:, None]).float()
         return weight
-
-
-def shown_rows(shown: Tensor | None, rows: Tensor) -> Tensor | None:
-    """Features [K, B, F] of some rows."""
-    return None if shown is None else shown[:, rows]

@@ -28,10 +28,6 @@ class Observations:
     pictures: Tensor | None = None  # [P, C, H, W] uint8
     picture: Tensor | None = None  # [B] int64, rows of `pictures`
 
-    def rows(self, index: Tensor) -> Observations:
-        """Some of the rows, with the same table of pictures."""
-        return Observations(self.vector[index], self.pictures, None if self.picture is None else self.picture[index])
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -43,12 +39,6 @@ class Batch:
     next_obs: Observations
     terminated: Tensor  # [B] float32: 1 where the episode really ended (a time limit does not count)
     group: Tensor  # [B] int64: the context (picture or episode) a transition belongs to
-
-    def rows(self, index: Tensor) -> Batch:
-        """Some of the transitions."""
-        obs, next_obs = self.obs.rows(index), self.next_obs.rows(index)
-        kept = (self.action[index], self.reward[index], next_obs, self.terminated[index], self.group[index])
-        return Batch(obs, *kept)
 
 
 @dataclass(frozen=True)

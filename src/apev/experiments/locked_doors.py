@@ -50,7 +50,6 @@ class Recipe:
     held_out: float = 0.05  # share of the training images no agent trains on: the filter's scales are measured there
     batch_groups: int = 32
     per_group: int = 16
-    evidence_rows: int = 16  # further rows of each picture that agents with taught_share < 1 see as evidence
     eval_images: int = 500  # test images of the learning curves
     schedule: Schedule = field(default_factory=Schedule)
     agents: tuple[str, ...] = TRAINED
@@ -68,7 +67,7 @@ way from another: belief-conditioned values then rise and fall during training. 
 PRINTED = APEVConfig(gamma=GAMMA, alpha=0.1, surprise="paper", likelihood="paper", bootstrap=1.0, floor=0.0, evidence_share=0.0)
 """APE-V as the paper prints it."""
 
-BEST = APEVConfig(gamma=GAMMA, wildcards=4, temperature=0.5, taught_share=0.5)
+BEST = APEVConfig(gamma=GAMMA, wildcards=4, temperature=0.5)
 """The recipe that teaches adaptation: members that are wrong in training too, surprise under certainty, beliefs from evidence,
 wildcards."""
 
@@ -308,10 +307,9 @@ def run_seed(
     dataset, held_out = Dataset.from_arrays(**columns, num_actions=4).split(recipe.held_out, seed)
     episodes = TestEpisodes(images.test_images, images.test_labels, recipe.starts, seed, room)
 
-    def sampler(config: DQNConfig) -> Sampler:
-        evidence = recipe.evidence_rows if getattr(config, "taught_share", 1) < 1 else 0
-        rows = recipe.per_group + evidence
-        return Sampler(dataset, batch_groups=recipe.batch_groups, per_group=rows, device=device, seed=seed)
+    def sampler() -> Sampler:
+        groups, rows = recipe.batch_groups, recipe.per_group
+        return Sampler(dataset, batch_groups=groups, per_group=rows, device=device, seed=seed)
 
     agents: dict[str, DQN] = {}
     curves: list[dict[str, Any]] = []
@@ -321,7 +319,7 @@ def run_seed(
         if not (folder / "policy" / "policy.json").exists():
             train(
                 agent,
-                sampler(agent.config),
+                sampler(),
                 folder,
                 recipe.schedule,
                 resume=resume,
