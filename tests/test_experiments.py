@@ -308,7 +308,7 @@ def test_ablation_trains_each_variant_beside_the_plain_ensemble(tmp_path: Path, 
     assert set(summary["policies"]) == {
         "oracle",
         *variants,
-        *("ape-v-eval-only", "random-member-step", "average", "single"),
+        *("ape-v-eval-only", "random-member-step", "average", "single", "average with discount .98"),
     }
     assert summary["meta"]["scale"] == "ablation"
 

@@ -22,7 +22,7 @@ VARIANTS: dict[str, APEVConfig] = {
     "+ calibrated likelihood": _CALIBRATED,
     "+ bootstrap masks": _MASKED,
     "+ masks and randomised priors": replace(_MASKED, prior_scale=1.0),
-    "+ masks, surprise under certainty": replace(BEST, wildcards=0, evidence_share=0.0),
+    "+ masks, anchored, surprise under certainty": replace(BEST, wildcards=0, evidence_share=0.0),
     "+ beliefs from evidence": replace(BEST, wildcards=0),
     "ape-v": BEST,
     "ape-v without masks": replace(BEST, bootstrap=1.0),
@@ -46,7 +46,8 @@ def run_ablation(
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Train every variant and the plain ensemble on the same logs; returns the summary."""
-    configs: dict[str, DQNConfig] = {"ensemble": locked_doors.CONFIGS["ensemble"], **VARIANTS}
+    ensemble = locked_doors.CONFIGS["ensemble"]
+    configs: dict[str, DQNConfig] = {"ensemble": ensemble, "ensemble .98": replace(ensemble, gamma=0.98), **VARIANTS}
     recipe = Recipe(
         train_images=train_images,
         schedule=Schedule(updates=updates, eval_every=updates // 4, checkpoint_every=500, lr_decay=True),
@@ -56,6 +57,7 @@ def run_ablation(
     policies = {name: Entry(name, True) for name in VARIANTS} | {
         name: locked_doors.POLICIES[name] for name in ("ape-v-eval-only", "random-member-step", "average", "single")
     }
+    policies["average with discount .98"] = Entry("ensemble .98", False)
     return locked_doors.run(
         out,
         images,
