@@ -193,7 +193,7 @@ class Policy:
         names = {kind: name for name, (kind, _) in REGISTRY.items()}
         about = {
             "apev": apev.__version__,
-            "agent": names[type(self.agent)],  # type: ignore[index]
+            "agent": names[type(self.agent)],
             "config": asdict(self.agent.config),
             "layout": asdict(self.agent.layout),
         }

@@ -33,7 +33,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from apev.agents.dqn import DQN
+from apev.agents import Agent
 from apev.data.sampler import Sampler
 from apev.policy import Policy
 
@@ -65,12 +65,12 @@ class Schedule:
                 raise ValueError(f"{name} is {getattr(self, name)}. Fix: at least {least}.")
 
 
-Evaluator = Callable[[DQN, int], list[dict[str, Any]]]
+Evaluator = Callable[[Agent, int], list[dict[str, Any]]]
 """Called with the agent and the update; returns lines for curves.jsonl."""
 
 
 def train(
-    agent: DQN,
+    agent: Agent,
     sampler: Sampler,
     folder: str | Path,
     schedule: Schedule,
@@ -150,7 +150,7 @@ def check_settings(folder: Path, about: dict[str, Any]) -> None:
         raise ValueError(f"{folder} was begun with other settings ({told}). Fix: resume with those, or start anew.")
 
 
-def set_lr(agent: DQN, lr: float) -> None:
+def set_lr(agent: Agent, lr: float) -> None:
     """Use this learning rate from now on."""
     for group in agent.optimizer.param_groups:
         group["lr"] = lr
@@ -179,7 +179,7 @@ def keep_lines_until(path: Path, update: int) -> None:
 # ---------------------------------------------------------------------- checkpoints
 
 
-def save_checkpoint(path: Path, agent: DQN, sampler: Sampler, update: int) -> None:
+def save_checkpoint(path: Path, agent: Agent, sampler: Sampler, update: int) -> None:
     """Everything the coming updates depend on, written to a temporary name, synced, then renamed."""
     tensors = {f"agent.{k}": v for k, v in agent.state_dict().items()}
     for index, state in agent.optimizer.state_dict()["state"].items():
@@ -198,7 +198,7 @@ def save_checkpoint(path: Path, agent: DQN, sampler: Sampler, update: int) -> No
     os.close(descriptor)
 
 
-def load_checkpoint(path: Path, agent: DQN, sampler: Sampler) -> int:
+def load_checkpoint(path: Path, agent: Agent, sampler: Sampler) -> int:
     """Put everything back; returns the update to go on from."""
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)

@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from apev.belief import BeliefFilter
+from apev import belief as beliefs
+from apev.belief import BeliefFilter, Likelihood
 from apev.data.batch import Batch, Layout, Observations
+from apev.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class BeliefConfig:
+    """How TD errors move the belief."""
+
+    likelihood: Likelihood = "calibrated"
+    """How TD errors become surprise: 'paper' is exp(-error^2) as printed, 'calibrated' divides by a measured scale."""
+    temperature: float = 1.0
+    """Above 1 the belief moves more slowly."""
+    forgetting: float = 0.0
+    """Share of the log-belief forgotten at each step."""
+    floor: float = 0.001
+    """Smallest weight a member can have, so that it can come back."""
 
 
 class Agent(nn.Module, ABC):
     """A value ensemble and the policy it implies. Agents that do not adapt have one member: same code, no special case."""
 
     layout: Layout
-    config: Any  # a frozen dataclass
+    config: Any  # a frozen dataclass with gamma, lr and target_rate; a BeliefConfig too where there is a belief
     members: int  # K
+    scale: Tensor  # [K] the filter's sigma_k, a buffer
     optimizer: torch.optim.Optimizer
     generator: torch.Generator  # every random draw of a training step comes from here
+
+    @classmethod
+    @abstractmethod
+    def for_data(cls, dataset: Dataset, config: Any, *, seed: int = 0) -> Self:
+        """An untrained agent for this log."""
 
     @abstractmethod
     def update(self, batch: Batch) -> dict[str, Tensor]:
@@ -37,10 +61,9 @@ class Agent(nn.Module, ABC):
     def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
         """[B, K]: how wrong each member was about this step; what belief.py turns into surprise."""
 
-    @property
     @abstractmethod
-    def filter(self) -> BeliefFilter:
-        """The belief filter this agent was trained for."""
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """One optimiser over everything that is trained."""
 
     @abstractmethod
     def policy_state(self) -> dict[str, Tensor]:
@@ -54,3 +77,35 @@ class Agent(nn.Module, ABC):
     def device(self) -> torch.device:
         """Where the parameters live."""
         return next(self.parameters()).device
+
+    def to_device(self, device: torch.device | str) -> None:
+        """Move the networks, and let every draw come from a generator there."""
+        if torch.device(device) == self.device:
+            return
+        seed = self.generator.initial_seed()
+        self.to(device)
+        self.generator = torch.Generator(device=device).manual_seed(seed)
+        self.optimizer = self.make_optimizer()
+
+    @property
+    def filter(self) -> BeliefFilter:
+        """Bayes' rule with the scales measured on held-out contexts."""
+        c = self.config
+        if not isinstance(c, BeliefConfig):
+            return BeliefFilter()
+        return BeliefFilter(c.likelihood, c.temperature, c.forgetting, c.floor, scale=self.scale)
+
+    @property
+    def measured(self) -> int:
+        """How many members, the first ones, say how wrong members are on contexts they did not train on."""
+        return self.members
+
+    @torch.no_grad()
+    def calibrate(self, steps: Iterable[Batch]) -> None:
+        """Measure the filter's scale on transitions of contexts that no member trained on."""
+        flat = beliefs.uniform(self.members, 1, self.device)
+        errors = torch.cat([self.td_errors(step, flat.expand(len(step.action), -1)) for step in steps])
+        errors[:, self.measured :] = torch.nan
+        scale = self.filter.calibrate(errors).scale
+        assert scale is not None
+        self.scale.copy_(scale)

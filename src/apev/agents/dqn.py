@@ -10,7 +10,6 @@ errors are defined like APE-V's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Self
@@ -19,15 +18,15 @@ import torch
 from torch import Tensor
 
 from apev import belief as beliefs
-from apev.agents.agent import Agent
-from apev.belief import BeliefFilter, Likelihood
+from apev.agents.agent import Agent, BeliefConfig
+from apev.belief import BeliefFilter
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.networks import QEnsemble
 
 
 @dataclass(frozen=True)
-class DQNConfig:
+class DQNConfig(BeliefConfig):
     """Deep Q-learning with an ensemble of value functions."""
 
     members: int = 5
@@ -46,14 +45,6 @@ class DQNConfig:
     """Share of the contexts (pictures, or episodes) each member trains on; the rest is held out for that member."""
     prior_scale: float = 0.0
     """Weight of a fixed random network added to each member (randomised priors); 0 leaves it out."""
-    likelihood: Likelihood = "calibrated"
-    """How TD errors become surprise: 'paper' is exp(-error^2) as printed, 'calibrated' divides by a measured scale."""
-    temperature: float = 1.0
-    """Above 1 the belief moves more slowly."""
-    forgetting: float = 0.0
-    """Share of the log-belief forgotten at each step."""
-    floor: float = 0.001
-    """Smallest weight a member can have, so that it can come back."""
 
 
 class DQN(Agent):
@@ -61,7 +52,6 @@ class DQN(Agent):
 
     config: DQNConfig
     trains_on: Tensor  # [groups, K] bool: which member trains on which context
-    scale: Tensor  # [K] the filter's sigma_k
 
     def __init__(self, layout: Layout, config: DQNConfig, *, num_groups: int = 0, seed: int = 0) -> None:
         super().__init__()
@@ -106,15 +96,6 @@ class DQN(Agent):
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Adam over everything that is trained."""
         return torch.optim.Adam(self.net.trained(), lr=self.config.lr, fused=True)
-
-    def to_device(self, device: torch.device | str) -> None:
-        """Move the networks, and let every draw come from a generator there."""
-        if torch.device(device) == self.device:
-            return
-        seed = self.generator.initial_seed()
-        self.to(device)
-        self.generator = torch.Generator(device=device).manual_seed(seed)
-        self.optimizer = self.make_optimizer()
 
     @staticmethod
     def count_members(config: DQNConfig) -> int:
@@ -173,10 +154,9 @@ class DQN(Agent):
         return step.reward + self.config.gamma * (1 - step.terminated) * follow
 
     @property
-    def filter(self) -> BeliefFilter:
-        """Bayes' rule with the scales measured on held-out contexts."""
-        c = self.config
-        return BeliefFilter(c.likelihood, c.temperature, c.forgetting, c.floor, scale=self.scale)
+    def measured(self) -> int:
+        """Members that see no picture come last and are wrong by design: they are not measured."""
+        return self.config.members
 
     # ------------------------------------------------------------------ learning
 
@@ -219,16 +199,6 @@ class DQN(Agent):
         with torch.no_grad():  # else every move is recorded, and memory grows with each update
             torch._foreach_lerp_(self.target.trained(), self.net.trained(), self.config.target_rate)
         return {"loss": loss.detach() / self.members}
-
-    @torch.no_grad()
-    def calibrate(self, steps: Iterable[Batch]) -> None:
-        """Measure the filter's scale on transitions of contexts that no member trained on."""
-        flat = beliefs.uniform(self.members, 1, self.device)
-        errors = torch.cat([self.td_errors(step, flat.expand(len(step.action), -1)) for step in steps])
-        errors[:, self.config.members :] = torch.nan  # members that see no picture are wrong by design: not measured
-        scale = self.filter.calibrate(errors).scale
-        assert scale is not None
-        self.scale.copy_(scale)
 
     # ------------------------------------------------------------------ deployment
 

@@ -10,7 +10,7 @@ import gzip
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from apev.agents import REGISTRY, APEVConfig, DQNConfig, LCBConfig
+from apev.agents import REGISTRY, Agent, APEVConfig, DQNConfig, LCBConfig
 from apev.agents.dqn import DQN
 from apev.belief import BeliefFilter
 from apev.data import Dataset, Sampler
@@ -31,7 +31,7 @@ from apev.experiments.replays import pick_replays
 from apev.policy import Adapt, Policy
 from apev.report import print_table, summarise, write_figures, write_report
 from apev.report.filmstrip import write_filmstrip
-from apev.train import Schedule, train
+from apev.train import Evaluator, Schedule, train
 
 Scale = Literal["smoke", "demo", "cpu", "paper"]
 
@@ -133,6 +133,7 @@ def build_agent(name: str, recipe: Recipe, dataset: Dataset, seed: int, device: 
     config = recipe.config(name)
     kind = next(kind for kind, config_type in REGISTRY.values() if config_type is type(config))
     agent = kind.for_data(dataset, config, seed=seed)
+    assert isinstance(agent, DQN)
     agent.to_device(device)
     return agent
 
@@ -194,7 +195,7 @@ def records(
 
 def curve_evaluator(
     name: str, policies: dict[str, Entry], images: ImageSet, recipe: Recipe, seed: int, room: Room
-) -> Callable[[DQN, int], list[dict[str, Any]]]:
+) -> Evaluator:
     """During training: the success of each policy that this agent carries, on some of the test images."""
     rows = np.random.default_rng(0).permutation(len(images.test_labels))[: recipe.eval_images]
     episodes = TestEpisodes(images.test_images[rows], images.test_labels[rows], 1, seed, room)
@@ -202,7 +203,7 @@ def curve_evaluator(
         p for p, entry in policies.items() if entry.agent == name and not isinstance(entry.adapt, str) and not entry.filter
     ]
 
-    def evaluate(agent: DQN, update: int) -> list[dict[str, Any]]:
+    def evaluate(agent: Agent, update: int) -> list[dict[str, Any]]:
         lines = []
         for policy in shown:
             result = rollout(Policy(agent, policies[policy].adapt), episodes)
