@@ -169,8 +169,8 @@ def test_the_policy_maximises_the_belief_weighted_mean() -> None:
 
 
 def test_sampled_actions_follow_the_softmax_and_come_from_the_agents_generator() -> None:
-    agent = dqn()
-    set_table(agent.net, [[[0, math.log(3)], [0, 0]]] * 2)
+    agent = dqn(softness=0.5)
+    set_table(agent.net, [[[0, math.log(3) / 2], [0, 0]]] * 2)
     obs, log_belief = Observations(torch.eye(2)[[0] * 4000]), beliefs.uniform(2, 4000)
     agent.generator.manual_seed(5)
     first = agent.act(obs, log_belief, greedy=False)
@@ -181,7 +181,12 @@ def test_sampled_actions_follow_the_softmax_and_come_from_the_agents_generator()
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"members": 0}, "members is 0"), ({"bootstrap": 0.0}, "bootstrap is 0"), ({"bootstrap": 1.5}, r"share in \(0, 1\]")],
+    [
+        ({"members": 0}, "members is 0"),
+        ({"softness": 0.0}, "softness is 0"),
+        ({"bootstrap": 0.0}, "bootstrap is 0"),
+        ({"bootstrap": 1.5}, r"share in \(0, 1\]"),
+    ],
 )
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_impossible_settings_are_refused(name: str, settings: dict[str, Any], message: str) -> None:

@@ -54,8 +54,8 @@ class Rollout:
         return cls(np.zeros(n), np.zeros(n, dtype=np.int64), ended, success, stalled)
 
 
-def rollout(policy: Policy, env: BatchedEnv, *, trace: bool = False) -> Rollout:
-    """One episode in every environment."""
+def rollout(policy: Policy, env: BatchedEnv, *, trace: bool = False, deterministic: bool = True) -> Rollout:
+    """One episode in every environment; actions are greedy, or drawn from the policy."""
     n = env.num_envs
     table = picture_table(env, policy.agent.device)
     read = lambda obs: policy.agent.layout.read(obs, table, policy.agent.device)  # noqa: E731
@@ -71,7 +71,7 @@ def rollout(policy: Policy, env: BatchedEnv, *, trace: bool = False) -> Rollout:
         result.observations.append(raw)
     steps = 0
     while active.any():
-        action = policy.act(obs)
+        action = policy.act(obs, deterministic)
         raw, reward, ended, cut, info = env.step(action)
         following = read(raw)
         policy.observe(reward, following, ended, active=active)

@@ -43,6 +43,8 @@ class DQNConfig(BeliefConfig):
     """Width of the picture encoder's output."""
     bootstrap: float = 1.0
     """Share of the contexts (pictures, or episodes) each member trains on; the rest is held out for that member."""
+    softness: float = 0.05
+    """Where actions are drawn instead of greedy: temperature of the softmax over values. Small: only near ties are broken."""
     prior_scale: float = 0.0
     """Weight of a fixed random network added to each member (randomised priors); 0 leaves it out."""
 
@@ -57,6 +59,8 @@ class DQN(Agent):
         super().__init__()
         if config.members < 1:
             raise ValueError(f"members is {config.members}. Fix: at least 1.")
+        if not config.softness > 0:
+            raise ValueError(f"softness is {config.softness}. Fix: a positive temperature.")
         if not 0 < config.bootstrap <= 1:
             raise ValueError(f"bootstrap is {config.bootstrap}. Fix: a share in (0, 1].")
         self.layout, self.config = layout, config
@@ -132,13 +136,13 @@ class DQN(Agent):
 
     @torch.no_grad()
     def act(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
-        """The greedy action of the mixed values (or, not greedy, a sample of their softmax)."""
+        """The greedy action of the mixed values; or, not greedy, one drawn from their softmax."""
         features = self.encode(obs.pictures) if features is None else features
         belief = log_belief.exp()
         mixed = self.mix(self.values(features, obs, belief), belief)
         if greedy:
             return mixed.argmax(-1)
-        return torch.multinomial(mixed.softmax(-1), 1, generator=self.generator)[:, 0]
+        return torch.multinomial((mixed / self.config.softness).softmax(-1), 1, generator=self.generator)[:, 0]
 
     @torch.no_grad()
     def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:

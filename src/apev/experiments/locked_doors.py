@@ -109,10 +109,12 @@ class Entry:
     agent: str
     adapt: Adapt
     filter: BeliefFilter | None = None  # None: the agent's own
+    greedy: bool = False  # else actions are drawn, which breaks near ties at random: greedy policies can walk in circles
 
 
 POLICIES: dict[str, Entry] = {
     "ape-v": Entry("ape-v", True),
+    "ape-v-greedy": Entry("ape-v", True, greedy=True),
     "ape-v-printed": Entry("ape-v-printed", True),
     "ape-v-frozen": Entry("ape-v", False),  # the paper's central ablation: the same agent, its belief frozen at uniform
     "ape-v-eval-only": Entry("ensemble", True),
@@ -120,6 +122,7 @@ POLICIES: dict[str, Entry] = {
     "random-member": Entry("ensemble", "member"),
     "random-member-step": Entry("ensemble", "member-step"),
     "average": Entry("ensemble", False),
+    "average-greedy": Entry("ensemble", False, greedy=True),
     "single": Entry("ensemble", 0),  # members train independently, so one of them is a single DQN
     "lcb": Entry("lcb", False),
 }
@@ -206,7 +209,8 @@ def curve_evaluator(
     def evaluate(agent: Agent, update: int) -> list[dict[str, Any]]:
         lines = []
         for policy in shown:
-            result = rollout(Policy(agent, policies[policy].adapt), episodes)
+            entry = policies[policy]
+            result = rollout(Policy(agent, entry.adapt), episodes, deterministic=entry.greedy)
             line = {"policy": policy, "seed": seed, "success": float(result.success.mean()), "episodes": len(rows)}
             lines.append(line)
         return lines
@@ -342,7 +346,7 @@ def run_seed(
         agent = agents[entry.agent]
         deployed = Policy(agent, entry.adapt, seed=seed)
         deployed.filter = entry.filter or deployed.filter
-        result = rollout(deployed, episodes)
+        result = rollout(deployed, episodes, deterministic=entry.greedy)
         lines += records(policy, seed, episodes, result, doors[entry.agent], agent.config.members)
     replays = pick_replays(agents, doors, episodes) if seed == 0 else []
     result_file = out / "seeds" / f"{seed}.json"

@@ -26,7 +26,7 @@ def pick_replays(
     if "ape-v" not in agents:
         return []
     watched = episodes.first(_WATCHED)
-    adaptive = rollout(Policy(agents["ape-v"]), watched, trace=True)
+    adaptive = rollout(Policy(agents["ape-v"]), watched, trace=True, deterministic=False)
     bumps = door_bumps(adaptive, episodes)
     believed = believed_doors(adaptive, doors["ape-v"], episodes)  # [steps, n]
     steps = np.arange(len(believed) - 1)[:, None]
@@ -41,7 +41,9 @@ def pick_replays(
     chosen = [int(i) for i in np.argsort(-score)[: count - 1] if score[i] > -100]
     chosen += [int(i) for i in np.flatnonzero(~adaptive.success)[:1]] + [int(np.argmax(adaptive.success & (bumps == 0)))]
     replays = []
-    fixed = rollout(Policy(agents["ensemble"], False), watched, trace=True) if "ensemble" in agents else None
+    fixed = (
+        rollout(Policy(agents["ensemble"], False), watched, trace=True, deterministic=False) if "ensemble" in agents else None
+    )
     for i in dict.fromkeys(chosen):
         replays.append(replay("ape-v", adaptive, i, doors["ape-v"], episodes))
         if fixed is not None and len(replays) < 8:

@@ -21,6 +21,7 @@ Record = Mapping[str, Any]
 POLICY_NAMES = {
     "oracle": "Oracle",
     "ape-v": "APE-V",
+    "ape-v-greedy": "APE-V, greedy",
     "ape-v-printed": "APE-V as printed",
     "ape-v-frozen": "APE-V, belief frozen",
     "ape-v-eval-only": "APE-V, eval only",
@@ -28,6 +29,7 @@ POLICY_NAMES = {
     "random-member": "Random member",
     "random-member-step": "Random member a step",
     "average": "Average ensemble",
+    "average-greedy": "Average ensemble, greedy",
     "single": "Single network",
     "lcb": "LCB ensemble",
 }
