@@ -26,3 +26,18 @@ def test_locked_doors_names_a_senseless_option():
     done = run("locked_doors.py", "--rounds", "0")
     assert done.returncode != 0
     assert "--rounds is 0. Fix" in done.stderr
+
+
+def test_out_of_memory_ends_with_its_ratio(tmp_path: Path):
+    tiny = ["--gb", "0.02", "--limit-gb", "1", "--batches", "10", "--rounds", "1", "--memory-rows", "2000"]
+    done = run("out_of_memory.py", *tiny, "--folder", str(tmp_path / "data"))
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["mapped_vs_memory"] > 0
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_out_of_memory_names_a_senseless_option():
+    done = run("out_of_memory.py", "--gb", "0")
+    assert done.returncode != 0
+    assert "Fix" in done.stderr

@@ -159,7 +159,7 @@ def assert_mentions(text: str, pattern: str) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--set", "sparkle=1"], "--set sparkle=1: no such field. Fix: one of members"),
+        (["--set", "sparkle=1"], "--set sparkle=1: no such field. Fix: one of likelihood"),
         (["--set", "alpha=much"], "--set alpha=much: alpha is a float"),
         (["--set", "wildcards=1.5"], "wildcards is a int"),
         (["--set", "bootstrap=2"], "bootstrap is 2"),

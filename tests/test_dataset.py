@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apev.data import DataError, Dataset
-from apev.data import dataset as dataset_module
+from apev.data import pictures as pictures_module
 
 N = 8
 # the log drawn in dataset.py: an episode that terminates, one that is truncated, one the log cuts off
@@ -150,7 +150,7 @@ def test_grey_pictures_get_a_channel_and_may_be_the_whole_observation() -> None:
 
 
 def test_hash_collisions_never_merge_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset_module, "hash_rows", lambda images: np.zeros(len(images), dtype=np.uint64))
+    monkeypatch.setattr(pictures_module, "hash_rows", lambda images: np.zeros(len(images), dtype=np.uint64))
     images = np.array([3, 1, 1, 3, 2, 2, 1, 0], dtype=np.uint8).reshape(N, 1, 1, 1)
     data = Dataset.from_arrays(**columns(observations=images))
     assert data.pictures is not None
@@ -427,8 +427,8 @@ def test_a_bad_file_names_column_and_fix(tmp_path: Path, name: str) -> None:
 def test_other_files_are_refused_and_a_missing_one_is_not_a_data_error(tmp_path: Path) -> None:
     data = Dataset.from_arrays(**columns())
     for action in (data.save, Dataset.load):
-        with pytest.raises(DataError, match=r"log\.h5: unknown file type '\.h5'\. Fix: .*\.npz"):
-            action(tmp_path / "log.h5")
+        with pytest.raises(DataError, match=r"log\.csv: unknown file type '\.csv'\. Fix: .*\.npz"):
+            action(tmp_path / "log.csv")
     (tmp_path / "text.npz").write_text("not a zip")
     with pytest.raises(DataError, match="cannot be read"):
         Dataset.load(tmp_path / "text.npz")

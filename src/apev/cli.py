@@ -16,6 +16,7 @@ from rich.markup import escape
 
 import apev
 from apev.data import DataError, Dataset, Sampler
+from apev.data.command import Data
 from apev.experiments.reproduce import Reproduce
 from apev.machine import Machine
 from apev.policy import Policy
@@ -55,7 +56,8 @@ class Train(Machine):
     """Train an agent on your own log of discrete actions (vectors, pictures, or a dict of them)."""
 
     data: Annotated[Path, tyro.conf.arg(metavar="FILE")]
-    """The log: an .npz with observations, actions, rewards, terminated, truncated (and next_observations if logged)."""
+    """The log: an .npz with observations, actions, rewards, terminated, truncated (and next_observations if logged), a D4RL
+    .hdf5, a .apev folder, or a Minari id. `apev data` looks at it, checks it and converts it."""
     out: Path = Path("runs/train")
     """The run folder."""
     agent: Literal["ape-v", "dqn", "lcb"] = "ape-v"
@@ -200,9 +202,16 @@ class Report:
         from apev.report import print_table, read_folder, write_figures, write_report
         from apev.report.filmstrip import write_filmstrip
         from apev.report.tables import fill_table
+        from apev.report.theory import fill_blocks, holds_claims, print_claims, read_theory, write_theory
 
         if not self.folder.is_dir():
             raise FileNotFoundError(f"no folder {self.folder}. Fix: name one that `apev demo` or `apev reproduce` made.")
+        if holds_claims(self.folder):
+            print_claims(read_theory(self.folder))
+            print(write_theory(self.folder))
+            if self.page is not None:
+                fill_blocks(self.page, self.folder)
+            return
         print_table(read_folder(self.folder).summary)
         write_figures(self.folder)
         write_filmstrip(self.folder)
@@ -216,6 +225,7 @@ Command = (
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
 )
 

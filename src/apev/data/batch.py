@@ -28,17 +28,29 @@ class Observations:
     pictures: Tensor | None = None  # [P, C, H, W] uint8
     picture: Tensor | None = None  # [B] int64, rows of `pictures`
 
+    def to(self, device: torch.device) -> Observations:
+        """The same on another device."""
+        pictures = None if self.pictures is None else self.pictures.to(device)
+        return Observations(self.vector.to(device), pictures, None if self.picture is None else self.picture.to(device))
+
 
 @dataclass(frozen=True)
 class Batch:
     """B logged transitions; `next_obs` shares the table `pictures` of `obs`."""
 
     obs: Observations
-    action: Tensor  # [B] int64
+    action: Tensor  # [B] int64, or float32 [B, A] when they are continuous
     reward: Tensor  # [B] float32
     next_obs: Observations
     terminated: Tensor  # [B] float32: 1 where the episode really ended (a time limit does not count)
     group: Tensor  # [B] int64: the context (picture or episode) a transition belongs to
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on another device; both observations go on sharing their pictures."""
+        obs, after = self.obs.to(device), Observations(self.next_obs.vector, None, self.next_obs.picture).to(device)
+        rest = (self.action, self.reward, self.terminated, self.group)
+        action, reward, terminated, group = (column.to(device) for column in rest)
+        return Batch(obs, action, reward, Observations(after.vector, obs.pictures, after.picture), terminated, group)
 
 
 @dataclass(frozen=True)

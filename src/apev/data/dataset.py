@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from apev.data import validate
+from apev.data.mapped import is_mapped
+from apev.data.pictures import deduplicate
 from apev.data.validate import DataError, ObservationsLike
-
-CHUNK_BYTES = 1 << 20  # pictures are hashed and compared in pieces that stay in the cache
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,6 +50,8 @@ class Dataset:
     num_actions: int | None  # None when actions are continuous
     shared_pictures: bool  # every episode shows one picture throughout, so the picture is the context
     contexts: np.ndarray | None = None  # int64 [N]: the world behind a row, where the log says so
+    source: dict[str, Any] = field(default_factory=dict)  # where it came from, as JSON: see `apev.data.source`
+    hidden: np.ndarray | None = None  # bool [N]: rows of mapped columns that `split` gave to the other part
 
     @classmethod
     def from_arrays(
@@ -65,6 +67,7 @@ class Dataset:
         episodes: ArrayLike | None = None,
         contexts: ArrayLike | None = None,
         num_actions: int | None = None,
+        source: Mapping[str, Any] | None = None,
     ) -> Dataset:
         """Check the columns of a log and store every picture once.
 
@@ -75,6 +78,9 @@ class Dataset:
         contexts: an integer id a row of what stays the same throughout an episode and may come back in others (a day, a
             machine, a patient); None takes the picture where an episode shows one throughout, else the episode.
         num_actions: how many discrete actions there are; None takes the highest in the log plus one.
+        source: what is known of its origin: name, environment, ... (see `apev.data.source`); kept in files and splits.
+
+        Memory-mapped columns of the right dtype stay on disk: they are checked piece by piece, never copied.
         """
         table_key, table = validate.picture_table(pictures)
         now, labels = validate.observation_columns(observations, "observations")
@@ -127,17 +133,18 @@ class Dataset:
             num_actions=action_count,
             shared_pictures=shared,
             contexts=validate.context_numbers(flat.get("contexts"), numbers),
+            source=dict(source or {}),
         )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Dataset:
-        """Read a file written by `save`, or an .npz with columns of these names (see `apev.data.io`)."""
+        """Read an .npz, a D4RL .hdf5, a .apev folder, or a Minari data set (its folder or id); see `apev.data.io`."""
         from apev.data import io
 
         return io.load(path)
 
     def save(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
-        """Write one .npz; the file appears complete or not at all."""
+        """Write .npz, .hdf5 or .apev as the name says, or a Minari id; it appears complete or not at all."""
         from apev.data import io
 
         io.save(self, path, compress=compress)
@@ -149,6 +156,11 @@ class Dataset:
     def discrete(self) -> bool:
         """Whether actions are integers."""
         return self.num_actions is not None
+
+    @property
+    def mapped(self) -> bool:
+        """Whether a column lies in a file instead of in memory."""
+        return any(is_mapped(column) for column in (*self.observations.values(), *(self.given_next or {}).values()))
 
     @property
     def num_episodes(self) -> int:
@@ -170,6 +182,11 @@ class Dataset:
         """bool [N]: the last row of its episode."""
         return np.append(self.episodes[1:] != self.episodes[:-1], True)
 
+    @property
+    def _shown(self) -> Any:
+        """What picks the rows of this part: all, unless a split of mapped columns hid some."""
+        return slice(None) if self.hidden is None else ~self.hidden
+
     @cached_property
     def next_rows(self) -> np.ndarray:
         """int64 [N]: the following row of the same episode; a last row points at itself."""
@@ -178,16 +195,19 @@ class Dataset:
     @cached_property
     def usable(self) -> np.ndarray:
         """bool [N]: the rows one can learn from, i.e. those whose next observation is known or does not matter."""
-        if self.given_next is not None:
-            return np.ones(len(self), dtype=bool)
-        return ~self._last | self.terminated
+        known = np.ones(len(self), dtype=bool) if self.given_next is not None else ~self._last | self.terminated
+        return known if self.hidden is None else known & ~self.hidden
 
     @cached_property
     def next_observations(self) -> dict[str, np.ndarray]:
         """What each row's step led to. Where the log did not say, it is the following row, or itself at the end."""
+        return self.given_next if self.given_next is not None else self.next_observations_of(slice(None))
+
+    def next_observations_of(self, rows: slice) -> dict[str, np.ndarray]:
+        """`next_observations` of some rows alone."""
         if self.given_next is not None:
-            return self.given_next
-        return {key: column[self.next_rows] for key, column in self.observations.items()}
+            return {key: column[rows] for key, column in self.given_next.items()}
+        return {key: column[self.next_rows[rows]] for key, column in self.observations.items()}
 
     @cached_property
     def group(self) -> np.ndarray:
@@ -211,9 +231,10 @@ class Dataset:
         """(kept, held out): a random `fraction` of the groups is held out, with all their episodes.
 
         Calibration needs contexts the members never trained on; held-out rows of a known picture would not do.
-        Both parts share the picture table, without a copy.
+        Both parts share the picture table, without a copy. Mapped columns are not copied for the larger part either: it
+        keeps all rows, and those of the other part are `hidden`, so not `usable`.
         """
-        groups = np.unique(self.group)
+        groups = np.unique(self.group[self._shown])
         if not 0 < fraction < 1:
             raise ValueError(f"split: fraction is {fraction}. Fix: pass the share to hold out, between 0 and 1.")
         if len(groups) < 2:
@@ -221,6 +242,9 @@ class Dataset:
         count = min(max(round(fraction * len(groups)), 1), len(groups) - 1)
         chosen = np.random.default_rng(seed).choice(groups, size=count, replace=False)
         held_out = np.isin(self.group, chosen)
+        if self.mapped:
+            hidden = held_out if self.hidden is None else held_out | self.hidden
+            return replace(self, hidden=hidden), self._rows(held_out)
         return self._rows(~held_out), self._rows(held_out)
 
     def _rows(self, keep: np.ndarray) -> Dataset:
@@ -236,21 +260,24 @@ class Dataset:
             episodes=np.unique(self.episodes[keep], return_inverse=True)[1].astype(np.int64),
             given_next=None if following is None else {key: column[keep] for key, column in following.items()},
             contexts=None if self.contexts is None else self.contexts[keep],
+            hidden=None,
         )
 
     def describe(self) -> dict[str, Any]:
         """What is in the data, as plain numbers and strings (fit for JSON)."""
-        quantiles = np.quantile(self.episode_returns(), [0, 0.25, 0.5, 0.75, 1]).tolist()
+        shown = self._shown
+        episodes, groups = np.unique(self.episodes[shown]), np.unique(self.group[shown])
+        quantiles = np.quantile(self.episode_returns()[episodes], [0, 0.25, 0.5, 0.75, 1]).tolist()
         layout = {key: f"{self.observations[key].dtype} [{self.observations[key].shape[1]}]" for key in self.vector_keys}
         if self.pictures is not None and self.picture_key is not None:
             layout[self.picture_key] = f"{len(self.pictures)} pictures {list(self.pictures.shape[1:])}"
         return {
-            "rows": len(self),
+            "rows": len(self.rewards[shown]),
             "usable_rows": int(self.usable.sum()),
-            "episodes": self.num_episodes,
-            "terminated": int(self.terminated.sum()),
-            "truncated": int(self.truncated.sum()),
-            "groups": len(np.unique(self.group)),
+            "episodes": len(episodes),
+            "terminated": int(self.terminated[shown].sum()),
+            "truncated": int(self.truncated[shown].sum()),
+            "groups": len(groups),
             "group_is": "context" if self.contexts is not None else "picture" if self.shared_pictures else "episode",
             "observations": layout,
             "actions": f"{self.num_actions} discrete" if self.discrete else f"{self.actions.shape[1]} continuous",
@@ -272,62 +299,3 @@ def _is_shared(picture: np.ndarray, next_picture: np.ndarray | None, episodes: n
     firsts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))
     constant = bool((picture == picture[firsts][episodes]).all())
     return constant and (next_picture is None or bool(((next_picture == picture) | terminated).all()))
-
-
-def deduplicate(columns: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The distinct pictures of some columns [N, H, W, C], in order of appearance, and each column as an index.
-
-    Rows are grouped by a 64-bit hash and then compared byte for byte, so a collision costs time, never a wrong picture.
-    """
-    hashes = np.concatenate([hash_rows(column) for column in columns])
-    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    index, first = place[inverse], first[order]
-
-    table = np.empty((len(first), *columns[0].shape[1:]), dtype=np.uint8)
-    extra: dict[bytes, int] = {}
-    extra_rows: list[np.ndarray] = []
-    offset = 0
-    for column in columns:
-        here = (first >= offset) & (first < offset + len(column))
-        table[here] = column[first[here] - offset]
-        step = _rows_a_chunk(column)
-        for start in range(0, len(column), step):
-            chunk = column[start : start + step]
-            rows = slice(offset + start, offset + start + len(chunk))
-            differs = (table[index[rows]] != chunk).reshape(len(chunk), -1).any(axis=1)
-            for row in np.flatnonzero(differs):  # a hash collision: almost never
-                number = extra.setdefault(chunk[row].tobytes(), len(table) + len(extra))
-                if number == len(table) + len(extra_rows):
-                    extra_rows.append(chunk[row])
-                index[offset + start + row] = number
-        offset += len(column)
-    if extra_rows:
-        table = np.concatenate([table, np.stack(extra_rows)])
-    index = index.astype(np.int32 if len(table) <= 2**31 else np.int64)
-    return table, np.split(index, np.cumsum([len(column) for column in columns])[:-1])
-
-
-def _rows_a_chunk(images: np.ndarray) -> int:
-    return max(1, CHUNK_BYTES // int(np.prod(images.shape[1:])))
-
-
-def hash_rows(images: np.ndarray) -> np.ndarray:
-    """A 64-bit hash of each row's bytes: every 8-byte word is mixed with its place, then all are added up."""
-    size = int(np.prod(images.shape[1:]))
-    words = -(-size // 8)
-    place = np.random.default_rng(0).integers(2**64, size=words, dtype=np.uint64)
-    step = _rows_a_chunk(images)
-    padded = np.zeros((step, words * 8), dtype=np.uint8)
-    hashes = np.empty(len(images), dtype=np.uint64)
-    for start in range(0, len(images), step):
-        chunk = images[start : start + step]
-        padded[: len(chunk), :size] = chunk.reshape(len(chunk), size)
-        mixed = padded[: len(chunk)].view(np.uint64) + place
-        mixed ^= mixed >> np.uint64(32)
-        mixed *= np.uint64(0x9E3779B97F4A7C15)
-        mixed ^= mixed >> np.uint64(29)
-        hashes[start : start + len(chunk)] = mixed.sum(axis=1)
-    return hashes

@@ -1,168 +1,88 @@
-"""Data sets as .npz files, without pickle.
+"""Data sets in files: the name says the format.
 
-A file we write and a file a user makes with `np.savez` look the same; ours adds a header with the format's version.
+    log.npz                     NumPy columns                    apev.data.npz
+    halfcheetah_medium-v2.hdf5  D4RL's layout (.h5 too)          apev.data.hdf5
+    log.apev                    a folder of mapped columns       apev.data.folder
+    mujoco/hopper/expert-v0     a Minari id, or its folder       apev.data.minari_files
 
-    observations/<key> or observations   actions   rewards   terminated   truncated
-    optional: next_observations[/<key>], pictures/<key>, episodes, contexts, num_actions
-
-A dot works in place of the slash. D4RL's `terminals` and `timeouts` are read as `terminated` and `truncated`.
+The names of the columns are in `apev.data.columns`.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import zipfile
-from collections.abc import Mapping
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-import numpy as np
-
-from apev import __version__
+from apev.data import folder, hdf5, minari_files, npz
+from apev.data.columns import Columns
 from apev.data.dataset import Dataset
 from apev.data.validate import DataError
 
-FORMAT = "apev.dataset"
-VERSION = 1
-HEADER = "apev_header"
-D4RL_NAMES = {"terminated": "terminals", "truncated": "timeouts"}
-# An optional column under a wrong name would be ignored in silence, so the likely ones are refused.
-MISNAMED = {
-    "next_obs": "next_observations",
-    "next_observation": "next_observations",
-    "episode": "episodes",
-    "episode_id": "episodes",
-    "episode_ids": "episodes",
-    "context": "contexts",
-    "context_id": "contexts",
-    "picture": "pictures",
-}
+Kind = Literal["npz", "hdf5", "folder", "minari"]
+
+
+def kind_of(path: str | os.PathLike[str], *, reading: bool = True) -> Kind:
+    """The format that a path or a Minari id means; an HDF5 file to read may be the inside of a Minari data set."""
+    file = Path(path)
+    suffix = file.suffix.lower()
+    if suffix == ".npz":
+        return "npz"
+    if suffix in hdf5.SUFFIXES:
+        return "minari" if reading and file.is_file() and hdf5.is_minari(file) else "hdf5"
+    if suffix == ".apev":
+        return "folder"
+    if minari_files.is_name(path):
+        return "minari"
+    fix = "use .npz (np.savez makes such files), .hdf5 (D4RL), .apev, or a Minari id such as mujoco/hopper/expert-v0"
+    raise DataError(file.name, f"unknown file type {suffix or 'without extension'!r}", fix)
+
+
+def read(path: str | os.PathLike[str], *, horizon: int | None = None) -> Columns:
+    """The columns as they were logged, before any check of the values."""
+    kind = kind_of(path)
+    if kind == "minari":
+        return minari_files.read(path)
+    if kind == "hdf5":
+        return hdf5.read(Path(path), horizon)
+    if not Path(path).exists():
+        raise FileNotFoundError(f"no file {path}")
+    return npz.read(Path(path)) if kind == "npz" else folder.read(Path(path))
+
+
+def load(path: str | os.PathLike[str], *, horizon: int | None = None) -> Dataset:
+    """Read and check a data set; `horizon` is the time limit, for D4RL files that do not mark timeouts."""
+    return read(path, horizon=horizon).dataset()
 
 
 def save(dataset: Dataset, path: str | os.PathLike[str], *, compress: bool = False) -> None:
-    """Write `dataset` to `path` (.npz). A crash leaves the old file or none, never half a file."""
-    target = _npz_path(path)
-    header = {"format": FORMAT, "version": VERSION, "apev": __version__, "num_actions": dataset.num_actions}
-    entries: dict[str, Any] = {HEADER: np.array(json.dumps(header))}
-    entries |= {f"observations/{key}": column for key, column in dataset.observations.items()}
-    entries |= {f"next_observations/{key}": column for key, column in (dataset.given_next or {}).items()}
-    if dataset.pictures is not None:
-        entries[f"pictures/{dataset.picture_key}"] = dataset.pictures
-    for name in ("actions", "rewards", "terminated", "truncated", "episodes"):
-        entries[name] = getattr(dataset, name)
-    if dataset.contexts is not None:
-        entries["contexts"] = dataset.contexts
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "wb") as file:
-            (np.savez_compressed if compress else np.savez)(file, allow_pickle=False, **entries)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    """Write `dataset` in the format its name says. A crash leaves the old file or none, never half a file."""
+    kind = kind_of(path, reading=False)
+    if dataset.hidden is not None:
+        raise ValueError("this part of a mapped data set shares its files with the other. Fix: save before you split.")
+    if kind == "npz":
+        npz.write(dataset, Path(path), compress=compress)
+    elif kind == "hdf5":
+        hdf5.write(dataset, Path(path), compress=compress)
+    elif kind == "folder":
+        folder.write(dataset, Path(path))
+    else:
+        minari_files.write(dataset, str(path))
 
 
-def load(path: str | os.PathLike[str]) -> Dataset:
-    """Read and check a data set."""
-    source = _npz_path(path)
-    columns = _read(source)
-    num_actions = _header_num_actions(source, columns)
-    for wrong, right in MISNAMED.items():
-        if wrong in columns and not _has(columns, right):
-            raise DataError(wrong, f"no column of {source.name} may have this name", f"call it {right}")
-    for ours, theirs in D4RL_NAMES.items():
-        if ours not in columns and theirs in columns:
-            columns[ours] = columns.pop(theirs)
-    _check_present(source, columns)
-    return Dataset.from_arrays(
-        _observations(columns, "observations"),
-        columns["actions"],
-        columns["rewards"],
-        columns["terminated"],
-        columns["truncated"],
-        next_observations=_observations(columns, "next_observations") if _has(columns, "next_observations") else None,
-        pictures=_keyed(columns, "pictures") if _has(columns, "pictures") else None,
-        episodes=columns.get("episodes"),
-        contexts=columns.get("contexts"),
-        num_actions=num_actions,
-    )
-
-
-def _npz_path(path: str | os.PathLike[str]) -> Path:
-    file = Path(path)
-    if file.suffix.lower() != ".npz":
-        fix = "use a name that ends in .npz (np.savez makes such files)"
-        raise DataError(file.name, f"unknown file type {file.suffix or 'without extension'!r}", fix)
-    return file
-
-
-def _read(source: Path) -> dict[str, np.ndarray]:
-    columns = {}
-    name = source.name
-    try:
-        with np.load(source, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one bare array")
-            for name in archive.files:
-                columns[name] = archive[name]
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
-            raise
-        fix = "write it again with np.savez and arrays of numbers (object arrays need pickle, which is never read)"
-        raise DataError(name, f"cannot be read from {source.name} ({error})", fix) from error
-    return columns
-
-
-def _header_num_actions(source: Path, columns: dict[str, np.ndarray]) -> int | None:
-    """The number of actions, from our header or from a user's own entry `num_actions`."""
-    if HEADER not in columns:
-        given = columns.pop("num_actions", None)
-        return given.item() if given is not None and given.size == 1 else None
-    try:
-        header = json.loads(str(columns.pop(HEADER)))
-        version, num_actions = header["version"], header["num_actions"]
-    except (ValueError, KeyError, TypeError) as error:
-        fix = f"write the file again with Dataset.save, or remove the entry {HEADER}"
-        raise DataError(HEADER, f"the header of {source.name} is damaged", fix) from error
-    if header.get("format") != FORMAT or version > VERSION:
-        problem = f"{source.name} has format {header.get('format')!r} version {version}; this apev reads {FORMAT} {VERSION}"
-        raise DataError(HEADER, problem, "upgrade apev, or write the file again with this version")
-    return num_actions
-
-
-def _has(columns: Mapping[str, np.ndarray], name: str) -> bool:
-    return any(column == name or column.startswith((f"{name}/", f"{name}.")) for column in columns)
-
-
-def _keyed(columns: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
-    """The entries `name/<key>` or `name.<key>` as {key: array}, in the order of the file."""
-    cut = len(name) + 1
-    return {column[cut:]: array for column, array in columns.items() if column.startswith((f"{name}/", f"{name}."))}
-
-
-def _observations(columns: Mapping[str, np.ndarray], name: str) -> np.ndarray | dict[str, np.ndarray]:
-    keyed = _keyed(columns, name)
-    if name in columns and keyed:
-        fix = f"keep one form: {name}, or {name}/<key> for each key"
-        raise DataError(name, f"is there both by itself and with keys {list(keyed)}", fix)
-    return columns.get(name, keyed)
-
-
-def _check_present(source: Path, columns: Mapping[str, np.ndarray]) -> None:
-    flags = [name for name in ("terminated", "truncated") if name not in columns]
-    merged = next((name for name in ("dones", "done") if name in columns), None)
-    if flags and merged is not None:
-        problem = f"{source.name} merges termination and truncation, which mean opposite things for the value that follows"
-        fix = (
-            "save two columns: terminated (the world ended the episode) and truncated (only a clock did); "
-            "where no time limit was ever reached: terminated=dones, truncated=np.zeros_like(dones)"
-        )
-        raise DataError(merged, problem, fix)
-    for name in ("observations", "actions", "rewards", "terminated", "truncated"):
-        if not _has(columns, name):
-            fix = f"add {name} to np.savez(...), one entry a row"
-            if name == "truncated":
-                fix += "; np.zeros_like(terminated) if no time limit was ever reached"
-            raise DataError(name, f"the column is missing in {source.name}, which has {sorted(columns)}", fix)
+def convert(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    compress: bool = False,
+    horizon: int | None = None,
+) -> None:
+    """Write `source` in the format that `target` says, after every check; HDF5 is never held in memory as a whole."""
+    kind = kind_of(target, reading=False)
+    if kind_of(source) != "hdf5":
+        save(load(source, horizon=horizon), target, compress=compress)
+        return
+    beside = None if kind == "minari" else Path(target).absolute().parent
+    with tempfile.TemporaryDirectory(dir=beside, prefix=".unpacked-") as unpack:
+        save(hdf5.read(Path(source), horizon, Path(unpack)).dataset(), target, compress=compress)

@@ -8,10 +8,14 @@ Where every episode shows one picture, a batch is drawn by picture, so that its 
 
 Where the log names its contexts, a batch is drawn by context in the same way: beliefs learn from rows that share a world.
 Otherwise rows are drawn uniformly, `batch_size` of them. All draws are with replacement.
+
+Columns that lie in files stay there. Their rows are drawn one batch ahead, so that the disk works while the agent learns; what
+is drawn does not depend on it. For a GPU such columns are gathered on the CPU and sent batch by batch.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,9 +24,12 @@ from torch import Tensor
 
 from apev.data.batch import Batch, Observations
 from apev.data.dataset import Dataset
+from apev.data.mapped import Pages, as_tensor
 from apev.data.validate import DataError
 
 DRAW = 2**62  # an integer draw this wide, modulo a group's size, is uniform for every purpose
+SLOW = 2e-5  # seconds a row: rows in memory take a hundredth of it, rows on disk several times as long
+FETCH_BATCHES = 200
 
 
 class Sampler:
@@ -46,12 +53,13 @@ class Sampler:
             fix = "pass next_observations, or longer episodes"
             raise DataError("next_observations", "no row has a known next observation", fix)
         self.device = torch.device(device)
+        self._home = torch.device("cpu") if dataset.mapped else self.device  # where the columns are
         self.by_picture = dataset.shared_pictures and dataset.contexts is None
         self.by_group = self.by_picture or dataset.contexts is not None
         self.per_group = per_group
         self.batch_groups = batch_groups
         self.batch_size = batch_groups * per_group if self.by_group else batch_size  # rows in a batch
-        self._generator = torch.Generator(device=self.device).manual_seed(seed)
+        self._generator = torch.Generator(device=self._home).manual_seed(seed)
 
         self._vectors = [self._column(dataset.observations[key]) for key in dataset.vector_keys]
         self._next_vectors, self._next_rows = self._vectors, None
@@ -72,16 +80,26 @@ class Sampler:
         self._usable = self._column(dataset.usable)
         self._group = self._column(dataset.group)
 
-        groups = dataset.group[usable]
-        self._rows = self._column(usable[np.argsort(groups, kind="stable")])  # usable rows, group by group
-        drawable, starts, counts = np.unique(np.sort(groups), return_index=True, return_counts=True)
-        self._groups, self._starts, self._counts = self._column(drawable), self._column(starts), self._column(counts)
-        self._repeat = torch.arange(batch_groups, device=self.device).repeat_interleave(per_group)
+        self._pages = Pages([*dataset.observations.values(), *(dataset.given_next or {}).values(), dataset.actions])
+        self._pages.expect_random()
+        self._ahead: tuple[Tensor, Tensor] | None = None  # rows of the coming batch, and the generator before they were drawn
+        self._fetching = 0  # for so many batches the disk is told of rows beforehand
+
+        self._rows: Tensor | None = None  # None: all rows, in order
+        self._repeat = torch.arange(batch_groups, device=self._home).repeat_interleave(per_group)
+        if self.by_group:
+            groups = dataset.group[usable]
+            self._rows = self._column(usable[np.argsort(groups, kind="stable")])  # usable rows, group by group
+            drawable, starts, counts = np.unique(np.sort(groups), return_index=True, return_counts=True)
+            self._groups, self._starts, self._counts = self._column(drawable), self._column(starts), self._column(counts)
+        elif len(usable) < len(dataset):
+            self._rows = self._column(usable)
 
     def sample(self) -> Batch:
         """The next random batch."""
         if not self.by_group:
-            return self._gather(self._rows[self._draw(len(self._rows), self.batch_size)])
+            return self._gather_ahead() if self._pages else self._gather(self._uniform())
+        assert self._rows is not None
         chosen = self._draw(len(self._groups), self.batch_groups)
         offset = self._draw(DRAW, self.batch_groups, self.per_group) % self._counts[chosen, None]
         rows = self._rows[(self._starts[chosen, None] + offset).flatten()]
@@ -90,9 +108,28 @@ class Sampler:
         table = self._shown(self._groups[chosen])  # the group of a shared picture is the picture
         return self._assemble(rows, table, self._repeat, self._repeat)
 
+    def _uniform(self) -> Tensor:
+        """[batch_size] usable rows, each equally likely."""
+        if self._rows is None:
+            return self._draw(len(self._usable), self.batch_size)
+        return self._rows[self._draw(len(self._rows), self.batch_size)]
+
+    def _gather_ahead(self) -> Batch:
+        """The batch drawn last time; the rows of the next one are drawn, and fetched if the disk turns out to be slow."""
+        rows = self._uniform() if self._ahead is None else self._ahead[0]
+        before = self._generator.get_state()
+        self._ahead = self._uniform(), before
+        begin = time.perf_counter()
+        batch = self._gather(rows)
+        slow = time.perf_counter() - begin > SLOW * len(rows)
+        self._fetching = FETCH_BATCHES if slow else max(0, self._fetching - 1)
+        if self._fetching:
+            self._pages.fetch(self._ahead[0].numpy())
+        return batch
+
     def batch(self, rows: Tensor) -> Batch:
         """The transitions of these rows, in this order; each distinct picture stands once in the table."""
-        rows = rows.to(self.device, torch.int64)
+        rows = rows.to(self._home, torch.int64)
         if rows.ndim != 1 or bool(((rows < 0) | (rows >= len(self._usable))).any()):
             raise IndexError(
                 f"Sampler.batch: rows {tuple(rows.shape)} are not [B] within the data. "
@@ -116,20 +153,22 @@ class Sampler:
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that the coming batches depend on: uint8, as checkpoints store it."""
-        return {"generator": self._generator.get_state().clone()}
+        state = self._generator.get_state() if self._ahead is None else self._ahead[1]
+        return {"generator": state.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on exactly where `state_dict` was taken."""
         if "generator" not in state:
             raise KeyError(f"Sampler state has keys {sorted(state)}. Fix: pass what Sampler.state_dict() returned.")
         self._generator.set_state(state["generator"].to("cpu", torch.uint8).clone())
+        self._ahead = None
 
     def _column(self, array: np.ndarray) -> Tensor:
         """The column on the device in its own dtype; on the CPU it shares memory with the data set."""
-        return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
+        return as_tensor(array).to(self._home)
 
     def _draw(self, high: int, *shape: int) -> Tensor:
-        return torch.randint(high, shape, generator=self._generator, device=self.device)
+        return torch.randint(high, shape, generator=self._generator, device=self._home)
 
     def _shown(self, index: Tensor) -> Tensor:
         """[P, C, H, W] uint8 in channels_last memory."""
@@ -147,22 +186,24 @@ class Sampler:
         if self._picture is None:
             return self._assemble(rows, None, None, None)
         table = self._shown(torch.cat([self._picture[rows], self._following_picture(rows)]))
-        place = torch.arange(2 * len(rows), device=self.device)
+        place = torch.arange(2 * len(rows), device=self._home)
         return self._assemble(rows, table, place[: len(rows)], place[len(rows) :])
 
     def _assemble(self, rows: Tensor, pictures: Tensor | None, picture: Tensor | None, next_picture: Tensor | None) -> Batch:
-        next_rows = rows if self._next_rows is None else self._next_rows[rows]
-        return Batch(
+        next_rows = rows if self._next_rows is None else self._next_rows.index_select(0, rows)
+        batch = Batch(
             obs=Observations(self._concatenated(self._vectors, rows), pictures, picture),
-            action=self._actions[rows],
-            reward=self._rewards[rows],
+            action=self._actions.index_select(0, rows),
+            reward=self._rewards.index_select(0, rows),
             next_obs=Observations(self._concatenated(self._next_vectors, next_rows), pictures, next_picture),
-            terminated=self._terminated[rows].float(),
-            group=self._group[rows],
+            terminated=self._terminated.index_select(0, rows).float(),
+            group=self._group.index_select(0, rows),
         )
+        return batch if self._home == self.device else batch.to(self.device)
 
     def _concatenated(self, columns: list[Tensor], rows: Tensor) -> Tensor:
         """[B, D] float32; D = 0 when there is only a picture."""
         if not columns:
-            return torch.zeros(len(rows), 0, device=self.device)
-        return torch.cat([column[rows].float() for column in columns], dim=1)
+            return torch.zeros(len(rows), 0, device=self._home)
+        parts = [column.index_select(0, rows).float() for column in columns]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)

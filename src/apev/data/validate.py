@@ -6,29 +6,51 @@ A wrong log trains without complaint and gives a bad policy, so everything is ch
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from apev.data.mapped import is_mapped
+
+PIECE_BYTES = 1 << 24
 ObservationsLike = ArrayLike | Mapping[str, ArrayLike]
 
 
 class DataError(ValueError):
-    """A mistake in logged data: where it is (`column`, `row`), what it is, and the `fix`."""
+    """A mistake in logged data: where it is (`column`, `row`), what it is, and the `fix`.
 
-    def __init__(self, column: str, problem: str, fix: str, row: int | None = None) -> None:
+    `rows` are all the rows with this mistake, where rows can be named; `row` is the first of them.
+    """
+
+    def __init__(self, column: str, problem: str, fix: str, row: int | None = None, rows: np.ndarray | None = None) -> None:
+        row = int(rows[0]) if rows is not None else row
         place = column if row is None else f"{column}, row {row}"
         super().__init__(f"{place}: {problem}. Fix: {fix}.")
         self.column = column
+        self.problem = problem
         self.row = row
+        self.rows = rows if rows is not None or row is None else np.array([row])
         self.fix = fix
 
 
-def _first(bad: np.ndarray) -> int:
-    """The first row with a True in it; there must be one."""
-    return int(np.argmax(bad.reshape(len(bad), -1).any(axis=1)))
+def _pieces(array: np.ndarray) -> Iterator[slice]:
+    """Rows in pieces of a few megabytes, so that a check on a mapped column needs little memory."""
+    size = max(1, array.itemsize * int(np.prod(array.shape[1:])))
+    step = max(1, PIECE_BYTES // size)
+    for start in range(0, len(array), step):
+        yield slice(start, start + step)
+
+
+def _bad_rows(array: np.ndarray, is_bad: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The rows in which `is_bad` holds anywhere."""
+    found = []
+    for rows in _pieces(array):
+        bad = is_bad(array[rows])
+        if bad.any():
+            found.append(rows.start + np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)))
+    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
 def _odd_row(value: Any) -> int | None:
@@ -80,21 +102,21 @@ def check_finite(array: np.ndarray, column: str) -> None:
     """No NaN and no infinity, which would spread through every weight in one update."""
     if array.dtype.kind != "f":
         return
-    finite = np.isfinite(array)
-    if not finite.all():
-        row = _first(~finite)
-        worst = array[row][~finite[row]].flat[0] if array.ndim > 1 else array[row]
-        name = "NaN" if np.isnan(worst) else "infinite"
-        fix = "drop the row or repair the log (np.isfinite finds them)"
-        raise DataError(column, f"value is {name}", fix, row)
+    rows = _bad_rows(array, lambda part: ~np.isfinite(part))
+    if len(rows):
+        values = np.atleast_1d(array[rows[0]])
+        name = "NaN" if np.isnan(values[~np.isfinite(values)].flat[0]) else "infinite"
+        raise DataError(column, f"value is {name}", "drop the row or repair the log (np.isfinite finds them)", rows=rows)
 
 
 def _to_float32(array: np.ndarray, column: str) -> np.ndarray:
     check_finite(array, column)
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float32, copy=False)
-    if array.dtype.kind == "f" and array.dtype.itemsize > 4 and not np.isfinite(narrow).all():
-        raise DataError(column, "value is too large for float32", "rescale the column", _first(~np.isfinite(narrow)))
+    if array.dtype.kind == "f" and array.dtype.itemsize > 4:
+        rows = _bad_rows(narrow, lambda part: ~np.isfinite(part))
+        if len(rows):
+            raise DataError(column, "value is too large for float32", "rescale the column", rows=rows)
     return narrow
 
 
@@ -109,17 +131,17 @@ def _flat(array: np.ndarray, column: str) -> np.ndarray:
 
 def rewards(array: np.ndarray) -> np.ndarray:
     """Rewards as float32 [N]."""
-    return np.ascontiguousarray(_to_float32(_flat(array, "rewards"), "rewards"))
+    narrow = _to_float32(_flat(array, "rewards"), "rewards")
+    return np.array(narrow) if is_mapped(narrow) else np.ascontiguousarray(narrow)  # narrow columns are worth the memory
 
 
 def flags(array: np.ndarray, column: str) -> np.ndarray:
     """`terminated` or `truncated` as bool [N]; 0 and 1 of any dtype are understood."""
     array = _flat(array, column)
     check_finite(array, column)
-    bad = (array != 0) & (array != 1)
-    if bad.any():
-        row = _first(bad)
-        raise DataError(column, f"value is {array[row]}, not True or False", "use bool, or 0 and 1", row)
+    rows = np.flatnonzero((array != 0) & (array != 1))
+    if len(rows):
+        raise DataError(column, f"value is {array[rows[0]]}, not True or False", "use bool, or 0 and 1", rows=rows)
     return np.ascontiguousarray(array.astype(bool))
 
 
@@ -137,23 +159,23 @@ def discrete_or_continuous(array: np.ndarray, num_actions: int | None) -> tuple[
         if num_actions is not None:
             fix = "drop num_actions, or pass integer actions [N]"
             raise DataError("actions", "are continuous, but num_actions was given", fix)
-        return np.ascontiguousarray(_to_float32(array, "actions")), None
+        return _in_place(_to_float32(array, "actions")), None
     if array.ndim == 2 and array.shape[1] > 1:
         fix = "pass one integer a row: actions.argmax(axis=1) if they are one-hot, np.ravel_multi_index if several"
         raise DataError("actions", f"are integers of shape {array.shape}", fix)
     actions = np.ascontiguousarray(_flat(array, "actions").astype(np.int64))
-    if (actions < 0).any():
-        row = _first(actions < 0)
-        raise DataError("actions", f"action {actions[row]} is negative", "number the actions 0, 1, 2, ...", row)
+    rows = np.flatnonzero(actions < 0)
+    if len(rows):
+        raise DataError("actions", f"action {actions[rows[0]]} is negative", "number the actions 0, 1, 2, ...", rows=rows)
     highest = int(actions.max())
     if num_actions is None:
         return actions, highest + 1
     if isinstance(num_actions, bool) or not isinstance(num_actions, int | np.integer) or num_actions < 1:
         raise DataError("num_actions", f"is {num_actions!r}", "pass a whole number of at least 1, or None")
     if highest >= num_actions:
-        row = _first(actions >= num_actions)
+        rows = np.flatnonzero(actions >= num_actions)
         fix = f"number the actions from 0 and repair the row, or pass num_actions={highest + 1}"
-        raise DataError("actions", f"action {actions[row]} is outside 0..{num_actions - 1}", fix, row)
+        raise DataError("actions", f"action {actions[rows[0]]} is outside 0..{num_actions - 1}", fix, rows=rows)
     return actions, int(num_actions)
 
 
@@ -166,7 +188,12 @@ def vector(array: np.ndarray, column: str) -> np.ndarray:
         array = _to_float32(array, column)
     check_finite(array, column)
     wider = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}.get(array.dtype.name)
-    return np.ascontiguousarray(array if wider is None else array.astype(wider))
+    return _in_place(array if wider is None else array.astype(wider))
+
+
+def _in_place(array: np.ndarray) -> np.ndarray:
+    """Contiguous, or as it is where it lies in a file: copying that could fill the memory."""
+    return array if is_mapped(array) else np.ascontiguousarray(array)
 
 
 def images(array: np.ndarray, column: str) -> np.ndarray:
@@ -191,11 +218,10 @@ def picture_index(array: np.ndarray, column: str, count: int) -> np.ndarray:
         fix = f"with `pictures` given, {column} is an integer index [N] into that table"
         raise DataError(column, f"is {array.dtype} of shape {array.shape}, not a picture index", fix)
     index = _flat(array, column)
-    bad = (index < 0) | (index >= count)
-    if bad.any():
-        row = _first(bad)
+    rows = np.flatnonzero((index < 0) | (index >= count))
+    if len(rows):
         fix = "count the pictures from 0, or add the missing picture to `pictures`"
-        raise DataError(column, f"picture {index[row]} is outside 0..{count - 1}", fix, row)
+        raise DataError(column, f"picture {index[rows[0]]} is outside 0..{count - 1}", fix, rows=rows)
     return np.ascontiguousarray(index.astype(np.int32 if count <= 2**31 else np.int64))
 
 
@@ -218,10 +244,10 @@ def episode_numbers(ids: np.ndarray | None, terminated: np.ndarray, truncated: n
             "keep one: terminated if the world ended the episode (truncated &= ~terminated), "
             "truncated if only a clock did (terminated &= ~truncated)"
         )
-        raise DataError("truncated", "terminated and truncated are both True", fix, _first(both))
+        raise DataError("truncated", "terminated and truncated are both True", fix, rows=np.flatnonzero(both))
     ends = terminated | truncated
     if ids is None:
-        return np.concatenate([[0], np.cumsum(ends[:-1])]).astype(np.int64)
+        return _count(ends[:-1])
     ids = _flat(ids, "episodes")
     if ids.dtype.kind not in "iu":
         raise DataError("episodes", f"dtype is {ids.dtype}", "pass one integer id a row: episodes.astype(np.int64)")
@@ -230,16 +256,25 @@ def episode_numbers(ids: np.ndarray | None, terminated: np.ndarray, truncated: n
     order = np.argsort(ids[starts], kind="stable")
     again = order[1:][ids[starts][order][1:] == ids[starts][order][:-1]]
     if len(again):
-        row = int(starts[again.min()])
+        rows = np.sort(starts[again])
         fix = "sort the rows by episode and time, or give the second part an id of its own"
-        raise DataError("episodes", f"episode {ids[row]} starts again after another one", fix, row)
+        raise DataError("episodes", f"episode {ids[rows[0]]} starts again after another one", fix, rows=rows)
     inside = ends[:-1] & ~new
     if inside.any():
-        row = _first(inside)
+        rows = np.flatnonzero(inside)
+        row = rows[0]
         column = "terminated" if terminated[row] else "truncated"
+        rows = rows[(terminated if terminated[row] else truncated)[rows]]
         fix = "start a new episode id in the next row, or clear the flag"
-        raise DataError(column, f"is True, but episode {ids[row]} goes on in the next row", fix, row)
-    return np.concatenate([[0], np.cumsum(new)]).astype(np.int64)
+        raise DataError(column, f"is True, but episode {ids[row]} goes on in the next row", fix, rows=rows)
+    return _count(new)
+
+
+def _count(new: np.ndarray) -> np.ndarray:
+    """int64 [N]: how many of the N - 1 steps up to a row began something new."""
+    numbers = np.zeros(len(new) + 1, dtype=np.int64)
+    np.cumsum(new, out=numbers[1:])
+    return numbers
 
 
 def context_numbers(ids: np.ndarray | None, episodes: np.ndarray) -> np.ndarray | None:
@@ -251,9 +286,11 @@ def context_numbers(ids: np.ndarray | None, episodes: np.ndarray) -> np.ndarray 
         raise DataError("contexts", f"dtype is {ids.dtype}", "pass one integer id a row: contexts.astype(np.int64)")
     changed = np.append(False, (ids[1:] != ids[:-1]) & (episodes[1:] == episodes[:-1]))
     if changed.any():
-        row = _first(changed)
+        rows = np.flatnonzero(changed)
+        row = rows[0]
         fix = "give a row the context of its episode, or start a new episode where the context changes"
-        raise DataError("contexts", f"episode {episodes[row]} changes from context {ids[row - 1]} to {ids[row]}", fix, row)
+        problem = f"episode {episodes[row]} changes from context {ids[row - 1]} to {ids[row]}"
+        raise DataError("contexts", problem, fix, rows=rows)
     return np.unique(ids, return_inverse=True)[1].astype(np.int64)
 
 

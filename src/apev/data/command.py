@@ -1,0 +1,155 @@
+"""`apev data ...`: look at a log, check it, and change its format."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from apev.data import defects, io, scores
+from apev.data.dataset import Dataset
+from apev.data.validate import DataError
+
+SHOWN = 10  # rows named for one defect
+
+
+@dataclass(frozen=True, kw_only=True)
+class Info:
+    """Show what a log holds: sizes, episodes, quantiles of the returns, ranges of the actions, normalised scores."""
+
+    path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """An .npz, a D4RL .hdf5, a .apev folder, or a Minari id or folder."""
+    json: bool = False
+    """Print JSON instead of a table."""
+    horizon: int | None = None
+    """Time limit in steps, for a D4RL file that marks no timeouts."""
+
+    def run(self) -> None:
+        """Run it."""
+        facts = describe(io.load(self.path, horizon=self.horizon))
+        if self.json:
+            print(json.dumps(facts, indent=1))
+            return
+        table = Table(title=escape(self.path), show_header=False)
+        for name, value in facts.items():
+            table.add_row(name.replace("_", " "), escape(_text(value)))
+        Console().print(table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verify:
+    """Check a log and list every defect with its column, rows and fix; the exit code is 1 if there is one."""
+
+    path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """An .npz, a D4RL .hdf5, a .apev folder, or a Minari id or folder."""
+    all_rows: bool = False
+    """Name every bad row, not only the first ten of a defect."""
+    horizon: int | None = None
+    """Time limit in steps, for a D4RL file that marks no timeouts."""
+
+    def run(self) -> None:
+        """Run it."""
+        try:
+            columns = io.read(self.path, horizon=self.horizon)
+            found = defects.find(columns)
+        except DataError as error:  # the file as a whole cannot be read
+            found = [error]
+        for defect in found:
+            print(f"{defect.column}{_rows(defect, self.all_rows)}: {defect.problem}. Fix: {defect.fix}.")
+        if found:
+            print(f"{self.path}: {len(found)} defects")
+            sys.exit(1)
+        dataset = columns.dataset()
+        for note in defects.notes(dataset):
+            print(f"note: {note}.")
+        print(f"{self.path}: no defect in {len(dataset):,} rows, {dataset.num_episodes:,} episodes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convert:
+    """Write a log in another format. Names decide: .npz, .hdf5 (D4RL), .apev (mapped, for data larger than memory), or a
+    Minari id such as pendulum/random-v0 (written under Minari's own root)."""
+
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
+    """What to read."""
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
+    """What to write. An .npz, .hdf5 or .apev of that name is replaced."""
+    compress: bool = False
+    """Smaller .npz and .hdf5 files, which must then be read into memory."""
+    horizon: int | None = None
+    """Time limit in steps, for a D4RL file that marks no timeouts."""
+
+    def run(self) -> None:
+        """Run it."""
+        io.convert(self.source, self.target, compress=self.compress, horizon=self.horizon)
+        print(f"wrote {self.target}: {io.load(self.target)!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Look at a log, check it, or change its format (NumPy, D4RL, Minari, or mapped folders)."""
+
+    action: Annotated[
+        Annotated[Info, tyro.conf.subcommand("info")]
+        | Annotated[Verify, tyro.conf.subcommand("verify")]
+        | Annotated[Convert, tyro.conf.subcommand("convert")],
+        tyro.conf.arg(name=""),
+    ]
+
+    def run(self) -> None:
+        """Run it."""
+        self.action.run()
+
+
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """`Dataset.describe`, and lengths, ranges, bytes, the source and normalised scores; plain values."""
+    facts = dataset.describe()
+    returns, lengths = dataset.episode_returns(), np.bincount(dataset.episodes)
+    facts["lengths"] = {"min": int(lengths.min()), "median": float(np.median(lengths)), "max": int(lengths.max())}
+    facts["rewards"] = {"min": float(dataset.rewards.min()), "max": float(dataset.rewards.max())}
+    if dataset.discrete:
+        facts["action_counts"] = np.bincount(dataset.actions, minlength=dataset.num_actions or 0).tolist()
+    else:
+        facts["action_ranges"] = [
+            [float(low), float(high)]
+            for low, high in zip(dataset.actions.min(axis=0), dataset.actions.max(axis=0), strict=True)
+        ]
+    arrays = [*dataset.observations.values(), *(dataset.given_next or {}).values(), dataset.actions, dataset.rewards]
+    facts["megabytes"] = round(sum(array.nbytes for array in arrays) / 1e6, 1)
+    facts["in_memory"] = not dataset.mapped
+    pair = scores.of_source(dataset.source)
+    if pair is not None:
+        points = np.quantile(scores.normalise(returns, pair), [0, 0.25, 0.5, 0.75, 1]).tolist()
+        facts["normalised_score"] = {"mean": float(scores.normalise(returns, pair).mean())}
+        facts["normalised_score"] |= dict(zip(("min", "q25", "median", "q75", "max"), points, strict=True))
+    facts["source"] = {key: value for key, value in dataset.source.items() if key not in ("environment_spec", "notes")}
+    facts["notes"] = defects.notes(dataset)
+    return facts
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{key} {_text(item)}" for key, item in value.items()) or "-"
+    if isinstance(value, list):
+        if value and all(isinstance(item, list) for item in value):
+            return " ".join(f"[{_text(item)}]" for item in value)
+        return ("\n" if any(isinstance(item, str) for item in value) else " ").join(map(_text, value)) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _rows(defect: DataError, everything: bool) -> str:
+    if defect.rows is None:
+        return ""
+    shown = defect.rows if everything else defect.rows[:SHOWN]
+    more = len(defect.rows) - len(shown)
+    word = "row" if len(defect.rows) == 1 else "rows"
+    return f", {word} {', '.join(map(str, shown))}" + (f" and {more:,} more" if more else "")
