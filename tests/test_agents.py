@@ -52,8 +52,10 @@ class TestAPEVWithWildcards(AgentContract):
     settings = {"members": 3, "wildcards": 3, "prior_scale": 0.1}  # noqa: RUF012
 
 
-def test_every_registered_agent_keeps_the_contract() -> None:
-    assert {contract.agent for contract in AgentContract.__subclasses__()} == set(REGISTRY)
+def test_every_agent_of_discrete_actions_keeps_the_contract() -> None:
+    assert {contract.agent for contract in AgentContract.__subclasses__()} == {
+        name for name, (kind, _) in REGISTRY.items() if issubclass(kind, DQN)
+    }
 
 
 # ---------------------------------------------------------------------- tables in place of networks
@@ -188,7 +190,7 @@ def test_sampled_actions_follow_the_softmax_and_come_from_the_agents_generator()
         ({"bootstrap": 1.5}, r"share in \(0, 1\]"),
     ],
 )
-@pytest.mark.parametrize("name", sorted(REGISTRY))
+@pytest.mark.parametrize("name", ["ape-v", "dqn", "lcb"])
 def test_impossible_settings_are_refused(name: str, settings: dict[str, Any], message: str) -> None:
     kind, config = REGISTRY[name]
     with pytest.raises(ValueError, match=message):

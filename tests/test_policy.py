@@ -419,8 +419,8 @@ def test_load_names_the_mistake(tmp_path: Path) -> None:
     Policy(dqn()).save(tmp_path / "run" / "policy")
     assert apev.load(tmp_path / "run").members == K  # a run folder will do
     about = json.loads((tmp_path / "run/policy/policy.json").read_text())
-    (tmp_path / "run/policy/policy.json").write_text(json.dumps(about | {"agent": "sac"}))
-    with pytest.raises(ValueError, match="sac"):
+    (tmp_path / "run/policy/policy.json").write_text(json.dumps(about | {"agent": "dreamer"}))
+    with pytest.raises(ValueError, match="dreamer"):
         apev.load(tmp_path / "run")
 
 

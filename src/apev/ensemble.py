@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -23,8 +24,10 @@ class EnsembleLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x: [K, B, in] -> [K, B, out]."""
+    def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
+        """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
+        if frozen:
+            return torch.baddbmm(self.bias.detach(), x, self.weight.detach())
         return torch.baddbmm(self.bias, x, self.weight)
 
 
@@ -35,11 +38,44 @@ class EnsembleMLP(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(EnsembleLinear(members, i, o) for i, o in pairwise([inputs, *hidden, outputs]))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x: [K, B, in] -> [K, B, out]."""
+    def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
+        """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
         for layer in self.layers[:-1]:
-            x = layer(x).relu_()  # in place: the product does not need its own output to go backward
-        return self.layers[-1](x)
+            x = layer(x, frozen).relu_()  # in place: the product does not need its own output to go backward
+        return self.layers[-1](x, frozen)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows that each ask one network of an ensemble, sorted by network, so that no network sees the rows of another.
+
+    index  [B]     which of G networks row b asks     2 0 2 1
+    slots  [G, P]  the rows of each network           1 . | 3 . | 0 2      padded to the largest group
+    """
+
+    slots: Tensor  # [G, P] row numbers; padding repeats row 0
+    place: Tensor  # [B] where row b lies in the flattened slots
+
+    @classmethod
+    def of(cls, index: Tensor, groups: int) -> Groups:
+        """Sort rows by the number of the network they ask."""
+        order = index.argsort(stable=True)
+        count = torch.bincount(index, minlength=groups)
+        width = int(count.max())  # waits for the device, but saves it the work of all other networks
+        rows = torch.arange(len(index), device=index.device)
+        place = torch.empty_like(order)
+        place[order] = index[order] * width + rows - (count.cumsum(0) - count)[index[order]]
+        slots = torch.zeros(groups * width, dtype=torch.int64, device=index.device)
+        slots[place] = rows
+        return cls(slots.view(groups, width), place)
+
+    def split(self, rows: Tensor) -> Tensor:
+        """[B, D] -> [G, P, D]."""
+        return rows[self.slots]
+
+    def join(self, groups: Tensor) -> Tensor:
+        """[G, P, D] -> [B, D]."""
+        return groups.flatten(0, 1)[self.place]
 
 
 class EncoderEnsemble(nn.Module):

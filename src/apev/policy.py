@@ -99,7 +99,7 @@ class Policy:
             old.log_belief = torch.where(rows[:, None], self._fresh(count), old.log_belief)
 
     def act(self, obs: Any, deterministic: bool = True) -> Any:
-        """The action for what is seen now; an array for many environments, an int for one."""
+        """The action for what is seen now: an array for many environments; for one an int, or [A] where they are continuous."""
         seen = self._read(obs)
         state = self.state
         if len(state.log_belief) != len(seen.vector):
@@ -110,7 +110,9 @@ class Policy:
         state.obs = seen
         state.action = self.agent.act(seen, state.log_belief, greedy=deterministic, features=features)
         actions = state.action.cpu().numpy()
-        return int(actions[0]) if self._single else actions
+        if not self._single:
+            return actions
+        return actions[0] if self.agent.layout.action_dim else int(actions[0])
 
     def observe(self, reward: Any, next_obs: Any, terminated: Any, *, action: Any = None, active: Any = None) -> None:
         """Take in what the last action led to.
@@ -123,12 +125,16 @@ class Policy:
         if self.adapt is not True:
             return
         device, count = state.log_belief.device, len(state.log_belief)
+        dim = self.agent.layout.action_dim
+        if action is not None and dim:
+            action = np.asarray(action).reshape(-1, dim)
         given = {"reward": reward, "terminated": terminated, "action": action, "active": active}
         for name, value in given.items():
             if value is not None and len(np.atleast_1d(value)) != count:
                 raise ValueError(f"{name} has {len(np.atleast_1d(value))} entries for {count} environments.")
-        if action is not None and not np.all((np.asarray(action) >= 0) & (np.asarray(action) < self.agent.layout.num_actions)):
-            raise ValueError(f"action {action} is not one of 0 to {self.agent.layout.num_actions - 1}.")
+        count_actions = self.agent.layout.num_actions
+        if action is not None and not dim and not np.all((np.asarray(action) >= 0) & (np.asarray(action) < count_actions)):
+            raise ValueError(f"action {action} is not one of 0 to {count_actions - 1}.")
         done = state.action if action is None else torch.as_tensor(np.atleast_1d(action), device=device)
         features = self._encode(state.obs.pictures)
         seen, after = state.obs, self._read(next_obs)
@@ -143,7 +149,7 @@ class Policy:
             after = replace(after, picture=after.picture + len(seen.pictures))
         step = Batch(
             obs=seen,
-            action=done.long(),
+            action=done.float() if dim else done.long(),
             reward=torch.as_tensor(np.atleast_1d(reward), device=device).float(),
             next_obs=after,
             terminated=torch.as_tensor(np.atleast_1d(terminated), device=device).float(),
@@ -280,7 +286,8 @@ def layout_from_json(stored: dict[str, Any]) -> Layout:
     """The inverse of `asdict(layout)` through JSON."""
     shape = stored["picture_shape"]
     vectors = tuple((key, width) for key, width in stored["vectors"])
-    return Layout(vectors, stored["picture"], shape and tuple(shape), stored["num_actions"], stored["bare"])
+    bounds = tuple(stored.get("action_low", ())), tuple(stored.get("action_high", ()))
+    return Layout(vectors, stored["picture"], shape and tuple(shape), stored["num_actions"], stored["bare"], *bounds)
 
 
 def load(folder: str | Path, adapt: Adapt = True, *, device: str = "cpu", seed: int = 0) -> Policy:

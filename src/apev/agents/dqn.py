@@ -63,6 +63,8 @@ class DQN(Agent):
             raise ValueError(f"softness is {config.softness}. Fix: a positive temperature.")
         if not 0 < config.bootstrap <= 1:
             raise ValueError(f"bootstrap is {config.bootstrap}. Fix: a share in (0, 1].")
+        if not layout.num_actions:
+            raise ValueError("this agent chooses among discrete actions. Fix: give integer actions [N], or pick another agent.")
         self.layout, self.config = layout, config
         self.members = self.count_members(config)
         self.check(config)

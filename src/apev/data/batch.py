@@ -60,8 +60,15 @@ class Layout:
     vectors: tuple[tuple[str, int], ...]  # (key, width), in the order they are joined
     picture: str | None  # the key of the picture
     picture_shape: tuple[int, int, int] | None  # C, H, W
-    num_actions: int
+    num_actions: int  # 0: actions are continuous
     bare: bool = False  # observations are one array, not a dict
+    action_low: tuple[float, ...] = ()  # bounds of continuous actions, one a dimension
+    action_high: tuple[float, ...] = ()
+
+    @property
+    def action_dim(self) -> int:
+        """Width of continuous actions; 0 when they are discrete."""
+        return len(self.action_low)
 
     @property
     def vector_dim(self) -> int:
@@ -70,15 +77,26 @@ class Layout:
 
     @classmethod
     def of(cls, dataset: Dataset) -> Layout:
-        """The layout of a data set with discrete actions."""
+        """The layout of a data set. Continuous actions are bounded as its source says, else by the largest in the log."""
+        low: tuple[float, ...] = ()
+        high: tuple[float, ...] = ()
         if dataset.num_actions is None:
-            raise ValueError("these agents choose among discrete actions. Fix: give integer actions [N].")
+            dim = dataset.actions.shape[1]
+            given = [np.broadcast_to(dataset.source.get(key, np.nan), dim) for key in ("action_low", "action_high")]
+            if np.isfinite(given).all():
+                low, high = (tuple(float(x) for x in bound) for bound in given)
+            else:
+                most = np.abs(np.asarray(dataset.actions)).max(axis=0)
+                high = tuple(1.0 if x <= 1 else float(x) for x in most)  # most actions are logged in [-1, 1]
+                low = tuple(-x for x in high)
         shape = None if dataset.pictures is None else dataset.pictures.shape[1:]
         return cls(
             vectors=tuple((key, dataset.observations[key].shape[1]) for key in dataset.vector_keys),
             picture=dataset.picture_key,
             picture_shape=None if shape is None else (shape[2], shape[0], shape[1]),
-            num_actions=dataset.num_actions,
+            num_actions=dataset.num_actions or 0,
+            action_low=low,
+            action_high=high,
             bare=list(dataset.observations) == ["observation"],
         )
 

@@ -1,0 +1,67 @@
+"""APE-V on SAC-N (the paper, Section 6.3 and Appendix E): K members, each a minimum over another number of critics.
+
+    n_1 < ... < n_K     from hardly pessimistic to very: which pessimism fits is what the belief finds out
+    b  ~ Dirichlet(.01), b' = BeliefUpdate(b, transition) with TD errors at b
+
+All else is `sac.py`, of which SAC-N is the case K = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from apev.agents.agent import BeliefConfig
+from apev.agents.sac import SAC, SACConfig
+from apev.belief import sample_dirichlet
+from apev.data.batch import Batch, Layout
+
+
+@dataclass(frozen=True)
+class APEVSACConfig(BeliefConfig, SACConfig):
+    """APE-V: K actors and members of different pessimism, and a belief over them."""
+
+    critics: int = 10
+    """N: the largest number of value functions a member takes its minimum over."""
+    members: int = 0
+    """K: members with numbers of critics spread over 2 to N; 0 takes every number, N - 1 members."""
+    dirichlet: float = 0.01
+    """Concentration of the Dirichlet that beliefs are drawn from in training."""
+
+
+class APEVSAC(SAC):
+    """K SAC-n agents of different n with shared weights, and the policy that mixes their actors by its belief."""
+
+    config: APEVSACConfig
+
+    def __init__(self, layout: Layout, config: APEVSACConfig, *, seed: int = 0) -> None:
+        super().__init__(layout, config, seed=seed)
+        self.filter.apply_floor(torch.zeros(self.members))  # refuses a floor that leaves nothing to share
+
+    @staticmethod
+    def sizes(config: SACConfig) -> tuple[int, ...]:
+        """n_k for each member, from 2 to N."""
+        assert isinstance(config, APEVSACConfig)
+        if config.critics < 3 or config.members == 1 or not 0 <= config.members < config.critics:
+            raise ValueError(
+                f"critics is {config.critics} and members {config.members}. "
+                "Fix: at least 3 critics, and from 2 to critics - 1 members (0: all of them)."
+            )
+        K = config.members or config.critics - 1
+        return tuple(round(2 + (config.critics - 2) * k / (K - 1)) for k in range(K))
+
+    def draw_belief(self, rows: int) -> Tensor:
+        """p(b)."""
+        return self.filter.apply_floor(sample_dirichlet(self.config.dirichlet, rows, self.members, self.generator, self.device))
+
+    def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor:
+        """Bayes' rule with TD errors at b on both sides, as printed; on the way, how large they are."""
+        assert log_belief is not None
+        belief = log_belief.exp()
+        follow, _ = self.sample(batch.next_obs.vector, belief)
+        after = self.smallest(self.values(self.target, batch.next_obs.vector, follow, belief))
+        errors = (self.smallest(q) - self.backup(batch, after)).T  # [B, K]
+        self.scale.copy_(self.scale.square().lerp(errors.square().mean(0), 0.01).sqrt().clamp_min(1e-6))
+        return self.filter.update(log_belief, errors).exp()
