@@ -288,3 +288,26 @@ def test_evaluate_names_the_mistake(capsys: pytest.CaptureFixture[str], trained:
     assert code == 2
     assert "Traceback" not in err
     assert_mentions(err, message)
+
+
+@pytest.mark.parametrize(
+    ("agent", "more", "kind"),
+    [("ape-v", ["--set", "critics=4"], "ape-v-sac"), ("sac", ["--set", "critics=3"], "sac")],
+)
+def test_a_log_of_continuous_actions_trains_and_evaluates(tmp_path: Path, agent: str, more: list[str], kind: str) -> None:
+    rng, rows = np.random.default_rng(0), 60
+    ends = np.arange(rows) % 20 == 19
+    log = {
+        "observations": rng.normal(size=(rows, 3)).astype(np.float32),
+        "next_observations": rng.normal(size=(rows, 3)).astype(np.float32),
+        "actions": rng.uniform(-2, 2, size=(rows, 1)).astype(np.float32),
+        "rewards": rng.normal(size=rows).astype(np.float32),
+        "terminated": np.zeros(rows, dtype=bool),
+        "truncated": ends,
+    }
+    np.savez(tmp_path / "log.npz", **log)
+    small = ["--updates", "3", "--batch-size", "16", "--out", str(tmp_path / "run"), *more, "hidden=8,8"]
+    main(["train", "--data", str(tmp_path / "log.npz"), "--agent", agent, *small])
+    assert json.loads((tmp_path / "run/policy/policy.json").read_text())["agent"] == kind
+    main(["evaluate", str(tmp_path / "run"), "--env", "Pendulum-v1", "--episodes", "2"])
+    assert len((tmp_path / "run/episodes.jsonl").read_text().splitlines()) == 4

@@ -53,23 +53,24 @@ class Demo(Machine):
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Machine):
-    """Train an agent on your own log of discrete actions (vectors, pictures, or a dict of them)."""
+    """Train an agent on your own log: discrete actions (vectors, pictures, or a dict of them) or continuous ones (vectors)."""
 
     data: Annotated[Path, tyro.conf.arg(metavar="FILE")]
     """The log: an .npz with observations, actions, rewards, terminated, truncated (and next_observations if logged), a D4RL
     .hdf5, a .apev folder, or a Minari id. `apev data` looks at it, checks it and converts it."""
     out: Path = Path("runs/train")
     """The run folder."""
-    agent: Literal["ape-v", "dqn", "lcb"] = "ape-v"
-    """ape-v adapts; dqn is an ensemble of independent value functions (--members 1: plain DQN); lcb is conservative."""
-    members: int = 5
-    """How many value functions."""
-    gamma: float = 0.98
-    """Discount."""
+    agent: Literal["ape-v", "dqn", "lcb", "sac"] = "ape-v"
+    """ape-v adapts, on deep Q-learning or, where actions are continuous, on SAC-N. Discrete: dqn is an ensemble of independent
+    value functions (--members 1: plain DQN), lcb is conservative. Continuous: sac (--set critics=10: SAC-N)."""
+    members: int | None = None
+    """How many members; each agent has a default. sac has one."""
+    gamma: float | None = None
+    """Discount: .98 for discrete actions and .99 for continuous ones unless given."""
     updates: int = 3000
     """Gradient steps."""
     batch_size: int = 512
-    """Transitions an update. Where every episode shows one picture it is drawn as 16 transitions a picture."""
+    """Transitions an update (256 is usual for continuous actions). Where every episode shows one picture it is drawn as 16 transitions a picture."""
     lr_decay: bool = False
     """Let the learning rate fall along a half cosine."""
     held_out: float = 0.05
@@ -95,8 +96,11 @@ class Train(Machine):
         self.use()
         dataset = Dataset.load(self.data)
         ERRORS.print(repr(dataset))
-        kind, config_type = REGISTRY[self.agent]
-        config = replace(config_type(members=self.members, gamma=self.gamma), **parse_settings(config_type, self.set))
+        kind, config_type = REGISTRY["ape-v-sac" if self.agent == "ape-v" and not dataset.discrete else self.agent]
+        given = {name: value for name in ("members", "gamma") if (value := getattr(self, name)) is not None}
+        if "members" in given and not hasattr(config_type, "members"):
+            raise ValueError(f"--members {self.members}: {self.agent} has one. Fix: leave it out.")
+        config = replace(config_type(**given), **parse_settings(config_type, self.set))
         held_out = None
         if self.held_out and dataset.num_groups > 1:
             dataset, rest = dataset.split(self.held_out, self.seed)

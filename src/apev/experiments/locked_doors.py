@@ -92,7 +92,10 @@ RECIPES: dict[Scale, Recipe] = {
         schedule=Schedule(updates=1200, eval_every=300, checkpoint_every=300, lr_decay=True),
         agents=("ensemble", "lcb", "ape-v"),
     ),
-    "cpu": Recipe(schedule=Schedule(updates=5000, eval_every=1000, checkpoint_every=500, lr_decay=True)),
+    "cpu": Recipe(
+        schedule=Schedule(updates=5000, eval_every=1000, checkpoint_every=500, lr_decay=True),
+        agents=("ape-v", "ensemble", "lcb"),
+    ),
     "paper": Recipe(
         batch_groups=256,
         per_group=1,
