@@ -70,7 +70,8 @@ class Train(Machine):
     updates: int = 3000
     """Gradient steps."""
     batch_size: int = 512
-    """Transitions an update (256 is usual for continuous actions). Where every episode shows one picture it is drawn as 16 transitions a picture."""
+    """Transitions an update (256 is usual for continuous actions). Where every episode shows one picture, or the log names its
+    contexts, it is drawn as 16 transitions of each."""
     lr_decay: bool = False
     """Let the learning rate fall along a half cosine."""
     held_out: float = 0.05

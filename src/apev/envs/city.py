@@ -161,9 +161,9 @@ def collect_drives(
     city: City,
     days: int = 200,
     drives: int = 8,
-    side_share: float = 0.2,
+    side_share: float = 0.1,
     noise: float = 0.1,
-    tourists: float = 0.3,
+    tourists: float = 0.2,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Logged drives as columns for `apev.data.Dataset.from_arrays`; a context is a day.
