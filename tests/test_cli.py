@@ -124,7 +124,7 @@ def test_help_mentions_every_option(capsys: pytest.CaptureFixture[str], command:
         (["fly"], "fly"),
         (["train", "--data", "nowhere.npz"], "nowhere.npz"),
         (["train", "--data", "log.csv"], "npz"),
-        (["train", "--agent", "sac"], "sac"),
+        (["train", "--agent", "dreamer"], "dreamer"),
         (["train", "--data", "log.npz", "--updates", "many"], "many"),
         (["train", "--colour", "red"], "--colour"),
         (["evaluate", "nowhere", "--env", "CartPole-v1"], "nowhere.*no policy.json.*Fix"),
