@@ -195,10 +195,11 @@ def test_a_bad_log_is_told_with_column_row_and_fix(capsys: pytest.CaptureFixture
     assert_mentions(err, "rewards, row 1: value is NaN. Fix:")
 
 
-def test_continuous_actions_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_agent_for_other_actions_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     flags = np.array([False, True])
     Dataset.from_arrays(np.zeros((2, 3)), np.full((2, 1), 0.5), [0.0, 0.0], flags, ~flags & False).save(tmp_path / "log.npz")
-    code, _, err = call(capsys, "train", "--data", str(tmp_path / "log.npz"), "--out", str(tmp_path / "run"))
+    log, run = str(tmp_path / "log.npz"), str(tmp_path / "run")
+    code, _, err = call(capsys, "train", "--data", log, "--out", run, "--agent", "dqn")
     assert code == 2
     assert_mentions(err, "discrete actions.*integer actions")
 

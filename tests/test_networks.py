@@ -12,13 +12,14 @@ from agent_contract import build, puzzle
 from torch import nn
 
 from apev import belief as beliefs
-from apev.agents import APEV, REGISTRY
+from apev.agents import APEV
 from apev.agents.wildcards import UNKNOWN, kinds_of_contexts
 from apev.data import Dataset, Observations, Sampler
 from apev.ensemble import EncoderEnsemble, EnsembleLinear, EnsembleMLP, scale_pixels
 from apev.networks import QEnsemble, door_encoder
 
 K, B, A = 3, 7, 4
+SEES_PICTURES = ("ape-v", "dqn", "lcb")
 
 
 @pytest.fixture(autouse=True)
@@ -246,7 +247,7 @@ def film() -> Dataset:
     return Dataset.from_arrays({"image": frames, "v": np.eye(2)[row % 2]}, row % 2, row / 9, last, np.zeros_like(last))
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
+@pytest.mark.parametrize("name", SEES_PICTURES)
 def test_a_picture_that_many_rows_share_is_encoded_once_an_update(name: str) -> None:
     agent = build(name, {"members": 2}, puzzle("dict"))
     online, target = count_encoded(agent.net), count_encoded(agent.target)
@@ -257,7 +258,7 @@ def test_a_picture_that_many_rows_share_is_encoded_once_an_update(name: str) -> 
     assert (online, target) == ([5], [])
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
+@pytest.mark.parametrize("name", SEES_PICTURES)
 def test_pictures_that_change_are_encoded_once_by_each_network(name: str) -> None:
     data = film()
     assert not data.shared_pictures
@@ -267,7 +268,7 @@ def test_pictures_that_change_are_encoded_once_by_each_network(name: str) -> Non
     assert (online, target) == ([12], [12])
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
+@pytest.mark.parametrize("name", SEES_PICTURES)
 def test_shared_and_separate_pictures_give_the_same_loss_and_gradient(name: str) -> None:
     batch = Sampler(puzzle("dict"), batch_groups=4, per_group=3, seed=2).sample()
     pictures, picture = batch.obs.pictures, batch.obs.picture
@@ -292,7 +293,7 @@ def test_shared_and_separate_pictures_give_the_same_loss_and_gradient(name: str)
         torch.testing.assert_close(shared, separate, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
+@pytest.mark.parametrize("name", SEES_PICTURES)
 def test_td_errors_show_each_row_its_own_picture_before_and_after_the_step(name: str) -> None:
     data = film()
     agent = build(name, {"members": 2}, data)
