@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -68,6 +70,19 @@ def jobs(size: Size) -> list[Job]:
     return exact[:3] + [("learned", learn, (task,)) for task in tasks] + exact[3:]
 
 
+@contextmanager
+def one_thread_for_children() -> Iterator[None]:
+    """NumPy's threads are decided when it is imported: processes started here find one, or each would take every core."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
 def run_jobs(work: Sequence[Job], workers: int) -> Iterator[tuple[str, Any]]:
     """(name, result) of every job as it is done; with one worker, one after another in this process."""
     if workers <= 1:
@@ -79,7 +94,10 @@ def run_jobs(work: Sequence[Job], workers: int) -> Iterator[tuple[str, Any]]:
         finally:
             torch.set_num_threads(threads)
         return
-    with ProcessPoolExecutor(min(workers, len(work)), get_context("spawn"), one_thread) as pool:
+    with (
+        one_thread_for_children(),
+        ProcessPoolExecutor(min(workers, len(work)), get_context("spawn"), one_thread) as pool,
+    ):
         try:
             started = {pool.submit(function, *arguments): name for name, function, arguments in work}
             for done in as_completed(started):

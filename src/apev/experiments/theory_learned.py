@@ -6,7 +6,6 @@ without any sampling. For the city's intervals, days are drawn as they come.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from dataclasses import dataclass
 from typing import Any
@@ -108,5 +107,4 @@ def routes(policy: Policy, world: World) -> dict[str, Any]:
 
 def one_thread() -> None:
     """These networks are too small to share: one thread an agent, and agents side by side."""
-    os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
