@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import apev
+from apev.collect.command import Collect
 from apev.data import DataError, Dataset, Sampler
 from apev.data.command import Data
 from apev.experiments.reproduce import Reproduce
@@ -231,6 +232,7 @@ Command = (
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Data, tyro.conf.subcommand("data")]
+    | Annotated[Collect, tyro.conf.subcommand("collect")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
 )
 

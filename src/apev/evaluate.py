@@ -7,15 +7,14 @@ Environments are stepped side by side; one that has ended stays frozen until all
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import gymnasium
 import numpy as np
 import torch
 
 from apev.data.batch import Observations
+from apev.envs.make import make as make_env
 from apev.policy import Policy
 
 STALL_WINDOW = 10  # an episode that moved between at most two observations over its last ten steps is stuck
@@ -117,10 +116,11 @@ def fingerprint(obs: Observations) -> np.ndarray:
 class GymnasiumBatch:
     """Single Gymnasium environments, stepped one after another as a batch."""
 
-    def __init__(self, make: str | Callable[[], gymnasium.Env], num_envs: int, seed: int = 0) -> None:
+    def __init__(self, make: Any, num_envs: int, seed: int = 0) -> None:
+        """`make`: an id, an EnvSpec, or a function that makes an environment."""
         if num_envs < 1:
             raise ValueError(f"num_envs is {num_envs}. Fix: at least 1 (--episodes).")
-        create = (lambda: gymnasium.make(make)) if isinstance(make, str) else make
+        create = make if callable(make) else lambda: make_env(make)
         self.envs = [create() for _ in range(num_envs)]
         self.num_envs, self.seed = num_envs, seed
         self._last: list[tuple[Any, float, bool, bool, dict[str, Any]]] = []

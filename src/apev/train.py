@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from rich.console import Console
@@ -179,7 +179,17 @@ def keep_lines_until(path: Path, update: int) -> None:
 # ---------------------------------------------------------------------- checkpoints
 
 
-def save_checkpoint(path: Path, agent: Agent, sampler: Sampler, update: int) -> None:
+class Source(Protocol):
+    """Where batches come from, as far as a checkpoint is concerned."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What the coming batches depend on."""
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on from there."""
+
+
+def save_checkpoint(path: Path, agent: Agent, sampler: Source, update: int) -> None:
     """Everything the coming updates depend on, written to a temporary name, synced, then renamed."""
     tensors = {f"agent.{k}": v for k, v in agent.state_dict().items()}
     for index, state in agent.optimizer.state_dict()["state"].items():
@@ -198,7 +208,7 @@ def save_checkpoint(path: Path, agent: Agent, sampler: Sampler, update: int) -> 
     os.close(descriptor)
 
 
-def load_checkpoint(path: Path, agent: Agent, sampler: Sampler) -> int:
+def load_checkpoint(path: Path, agent: Agent, sampler: Source) -> int:
     """Put everything back; returns the update to go on from."""
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)

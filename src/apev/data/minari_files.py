@@ -26,7 +26,7 @@ import numpy as np
 
 from apev.data.columns import Columns
 from apev.data.dataset import Dataset
-from apev.data.source import environment_spec
+from apev.data.source import environment_spec, recover_environment
 from apev.data.validate import DataError
 
 ID = re.compile(r"(?:[-_\w]+/)*[-_\w]+-v\d+")
@@ -221,7 +221,7 @@ def _environment(dataset: Dataset) -> Any:
     """The environment's spec, where this machine can build it; Minari tries to."""
     try:
         spec = environment_spec(dataset.source)
-        gymnasium.make(spec).close()
+        recover_environment(dataset.source).close()
     except (ValueError, ImportError, gymnasium.error.Error):
         return None
     return gymnasium.spec(spec) if isinstance(spec, str) else spec

@@ -53,4 +53,6 @@ def environment_spec(source: Mapping[str, Any]) -> Any:
 
 def recover_environment(source: Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """The environment this data was logged in, or is to be evaluated in."""
-    return gymnasium.make(environment_spec(source), **kwargs)
+    from apev.envs.make import make
+
+    return make(environment_spec(source), **kwargs)
