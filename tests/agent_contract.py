@@ -4,7 +4,9 @@
         agent = "mine"
         settings = {"members": 3}
 
-The log is a small puzzle with a known answer: the observation says which of three actions pays 1, the others pay 0.
+The log is a small puzzle with a known answer. Discrete actions: the observation says which of three actions pays 1, the others
+pay 0. Continuous ones (`ContinuousContract`): it says two numbers, and the reward falls with the action's distance from them.
+An agent that only imitates is shown a log in which that is mostly done (`imitates = True`).
 """
 
 from __future__ import annotations
@@ -20,8 +22,7 @@ import torch
 from rich.console import Console
 
 import apev
-from apev.agents import REGISTRY
-from apev.agents.dqn import DQN
+from apev.agents import REGISTRY, Agent
 from apev.data import Dataset, Layout, Sampler
 from apev.policy import Policy
 from apev.train import Schedule, train
@@ -29,12 +30,16 @@ from apev.train import Schedule, train
 KINDS = ("vector", "picture", "dict")
 ACTIONS = 3
 CONTEXTS = 24
+BOUND = 2.0  # of continuous actions
 SMALL = {"hidden": (32,), "features": 6, "lr": 5e-3}
+SMALL_CONTINUOUS = {"hidden": (32, 32), "lr": 3e-3, "gamma": 0.5}
 QUIET = Console(quiet=True)
 
 
 def observation(kind: str, context: np.ndarray) -> Any:
     """What is seen in each context; context % 3 is the action that pays."""
+    if kind == "continuous":
+        return np.random.default_rng(1).uniform(-1, 1, size=(CONTEXTS, 3)).astype(np.float32)[context]
     answer = context % ACTIONS
     picture = np.random.default_rng(0).integers(40, size=(CONTEXTS, 8, 8, 3)).astype(np.uint8)[context]
     picture[np.arange(len(context)), :, :, answer] += 200
@@ -43,34 +48,66 @@ def observation(kind: str, context: np.ndarray) -> Any:
 
 
 @cache
-def puzzle(kind: str) -> Dataset:
-    """Every action once in every context; an episode is one step."""
+def puzzle(kind: str, imitates: bool = False) -> Dataset:
+    """Every action in every context, the right one five times where it is to be imitated; an episode is one step."""
+    if kind == "continuous":
+        return continuous_puzzle(imitates)
     context, action = (part.flatten() for part in np.mgrid[:CONTEXTS, :ACTIONS])
+    if imitates:
+        context, action = (
+            np.append(part, np.tile(right, 4)) for part, right in ((context, np.arange(24)), (action, np.arange(24) % 3))
+        )
     paid = (action == context % ACTIONS).astype(np.float32)
     ended = np.ones(len(context), dtype=bool)
     return Dataset.from_arrays(observation(kind, context), action, paid, ended, ~ended, num_actions=ACTIONS)
 
 
-def build(name: str, settings: dict[str, Any], data: Dataset, seed: int = 0) -> DQN:
-    kind, config = REGISTRY[name]
-    return kind.for_data(data, config(**(SMALL | settings)), seed=seed)
+def answer(obs: np.ndarray) -> np.ndarray:
+    """The best continuous actions [n, 2]."""
+    return np.stack([obs[:, 0], -obs[:, 1]], axis=1)
+
+
+def continuous_puzzle(imitates: bool) -> Dataset:
+    """Actions anywhere within the bounds, or near the best ones."""
+    rng = np.random.default_rng(0)
+    obs = rng.uniform(-1, 1, size=(600, 3)).astype(np.float32)
+    actions = rng.uniform(-BOUND, BOUND, size=(600, 2)).astype(np.float32)
+    if imitates:
+        actions = answer(obs) + 0.3 * actions
+    ended = np.ones(600, dtype=bool)
+    source = {"action_low": [-BOUND] * 2, "action_high": [BOUND] * 2}
+    return Dataset.from_arrays(obs, actions, -((actions - answer(obs)) ** 2).sum(1), ended, ~ended, source=source)
+
+
+def config_of(name: str, settings: dict[str, Any], kind: str) -> Any:
+    config = REGISTRY[name][1]
+    small = SMALL_CONTINUOUS if kind == "continuous" else SMALL
+    return config(**(small | settings))
+
+
+def build(name: str, settings: dict[str, Any], data: Dataset, seed: int = 0) -> Any:
+    kind = "vector" if data.discrete else "continuous"
+    return REGISTRY[name][0].for_data(data, config_of(name, settings, kind), seed=seed)
 
 
 def sampler_of(data: Dataset) -> Sampler:
-    return Sampler(data, batch_groups=16, per_group=3, batch_size=48, seed=0)
+    return Sampler(data, batch_groups=16, per_group=3, batch_size=48 if data.discrete else 128, seed=0)
 
 
 @cache
-def trained(name: str, settings: tuple[tuple[str, Any], ...], kind: str) -> tuple[DQN, tuple[float, ...]]:
+def trained(
+    name: str, settings: tuple[tuple[str, Any], ...], kind: str, updates: int = 100, imitates: bool = False
+) -> tuple[Any, tuple[float, ...]]:
     """An agent after a short training, and its losses; made once for all tests (nobody may change it)."""
-    data = puzzle(kind)
+    data = puzzle(kind, imitates)
     agent, sampler = build(name, dict(settings), data), sampler_of(data)
-    losses = [float(agent.update(sampler.sample())["loss"]) for _ in range(100)]
-    return agent, tuple(losses)
+    metrics = [agent.update(sampler.sample()) for _ in range(updates)]
+    return agent, tuple(float(m["loss"]) if "loss" in m else float(m["critic_loss"]) for m in metrics)
 
 
 def play(policy: Policy, obs: Any, steps: int = 3) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Actions and beliefs of a few steps in front of `obs`; the rewards are not what anybody expects."""
+    policy.agent.generator.manual_seed(3)  # TD errors of continuous actions are those of drawn ones
     policy.reset()
     actions, beliefs = [], []
     for step in range(steps):
@@ -80,36 +117,61 @@ def play(policy: Policy, obs: Any, steps: int = 3) -> tuple[list[np.ndarray], li
     return actions, beliefs
 
 
-@pytest.mark.parametrize("kind", KINDS)
+class Killed(Exception):  # noqa: N818 (not an error)
+    """What a killed run does not survive."""
+
+
+def kill(agent: Agent, update: int) -> list[dict[str, Any]]:
+    raise Killed
+
+
 class AgentContract:
     """The battery; `agent` is a name in REGISTRY, `settings` are fields of its configuration."""
 
     agent: ClassVar[str]
     settings: ClassVar[dict[str, Any]] = {}
+    kinds: ClassVar[tuple[str, ...]] = KINDS
+    updates: ClassVar[int] = 100
+    imitates: ClassVar[bool] = False
 
-    def trained(self, kind: str) -> DQN:
-        return trained(self.agent, tuple(self.settings.items()), kind)[0]
+    def __init_subclass__(cls) -> None:
+        if "agent" in cls.__dict__:
+            cls.pytestmark = [pytest.mark.parametrize("kind", cls.kinds)]  # type: ignore[attr-defined]
+
+    def trained(self, kind: str) -> Any:
+        return trained(self.agent, tuple(self.settings.items()), kind, self.updates, self.imitates)[0]
 
     def test_learns_the_puzzle(self, kind: str) -> None:
-        agent, losses = trained(self.agent, tuple(self.settings.items()), kind)
-        assert np.mean(losses[-10:]) < 0.35 * np.mean(losses[:5])
+        agent, losses = trained(self.agent, tuple(self.settings.items()), kind, self.updates, self.imitates)
         assert np.isfinite(losses).all()
         context = np.arange(CONTEXTS)
-        actions = Policy(agent, False).act(observation(kind, context))
+        obs = observation(kind, context)
+        actions = Policy(agent, False).act(obs)
+        if kind == "continuous":
+            assert np.sqrt(((actions - answer(obs)) ** 2).mean()) < 0.35  # a random action is 1.3 away
+            return
         assert (actions == context % ACTIONS).mean() > 0.9
+        if not self.imitates:  # what an imitator cannot foresee stays in its loss
+            assert np.mean(losses[-10:]) < 0.35 * np.mean(losses[:5])
 
     def test_acts_within_its_actions_greedily_or_not(self, kind: str) -> None:
         agent = build(self.agent, self.settings, puzzle(kind))
         obs = observation(kind, np.arange(CONTEXTS))
+        obs = 50 * obs if kind == "continuous" else obs
         policy = Policy(agent)
         greedy = policy.act(obs)
         np.testing.assert_array_equal(policy.act(obs), greedy)
         sampled = np.stack([policy.act(obs, deterministic=False) for _ in range(10)])
+        assert len(np.unique(sampled)) > 1
+        if kind == "continuous":
+            assert greedy.shape == (CONTEXTS, 2)
+            assert max(np.abs(greedy).max(), np.abs(sampled).max()) <= BOUND
+            assert Policy(agent).act(obs[0]).shape == (2,)
+            return
         for actions in (greedy, sampled):
             assert actions.dtype.kind == "i"
             assert actions.min() >= 0
             assert actions.max() < ACTIONS
-        assert len(np.unique(sampled)) > 1
 
     def test_td_errors_are_one_a_row_and_member_and_carry_no_gradient(self, kind: str) -> None:
         agent = self.trained(kind)
@@ -134,14 +196,16 @@ class AgentContract:
     def test_a_resumed_run_equals_one_never_interrupted_to_the_bit(self, kind: str, tmp_path: Path) -> None:
         data = puzzle(kind)
 
-        def run(folder: str, updates: int, resume: bool = False) -> DQN:
-            agent = build(self.agent, self.settings, data)
-            train(agent, sampler_of(data), tmp_path / folder, Schedule(updates, 2, 0, 2), resume=resume, console=QUIET)
+        def run(folder: str, resume: bool = False, evaluator: Any = None) -> Agent:
+            agent, schedule = build(self.agent, self.settings, data), Schedule(8, 2, 5, 2)
+            how: dict[str, Any] = {"resume": resume, "evaluator": evaluator, "console": QUIET}
+            train(agent, sampler_of(data), tmp_path / folder, schedule, **how)
             return agent
 
-        whole = run("whole", 8)
-        run("cut", 4)
-        resumed = run("cut", 8, resume=True)
+        whole = run("whole")
+        with pytest.raises(Killed):
+            run("cut", evaluator=kill)  # at update 5, after the checkpoint at 4
+        resumed = run("cut", resume=True)
         for (name, expected), value in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
             assert torch.equal(value, expected), name
         assert torch.equal(whole.generator.get_state(), resumed.generator.get_state())
@@ -184,7 +248,7 @@ class AgentContract:
     def test_an_observation_of_another_shape_is_refused(self, kind: str) -> None:
         policy = Policy(self.trained(kind))
         obs = observation(kind, np.arange(4))
-        if kind == "vector":
+        if kind in ("vector", "continuous"):
             with pytest.raises(ValueError, match=r"width 2.*training data had 3"):
                 policy.act(obs[:, :2])
         elif kind == "picture":
@@ -205,7 +269,17 @@ class AgentContract:
         wide = replace(good.obs, vector=torch.zeros(6, 9))
         with pytest.raises(ValueError, match=r"vector.*9|width 9"):
             build(self.agent, self.settings, puzzle(kind)).update(replace(good, obs=wide, next_obs=wide))
-        kind_of, config = REGISTRY[self.agent]
-        without_contexts = kind_of(Layout.of(puzzle(kind)), config(**(SMALL | self.settings)))
+        fresh = REGISTRY[self.agent][0](Layout.of(puzzle(kind)), config_of(self.agent, self.settings, kind))
+        if kind == "continuous":
+            with pytest.raises(ValueError, match=r"actions have shape \(7,\)"):
+                fresh.update(replace(good, action=torch.zeros(6, 7)))
+            return
         with pytest.raises(ValueError, match="num_groups"):
-            without_contexts.update(good)
+            fresh.update(good)
+
+
+class ContinuousContract(AgentContract):
+    """The same for agents of continuous actions."""
+
+    kinds = ("continuous",)
+    updates = 400

@@ -53,9 +53,8 @@ class TestAPEVWithWildcards(AgentContract):
 
 
 def test_every_agent_of_discrete_actions_keeps_the_contract() -> None:
-    assert {contract.agent for contract in AgentContract.__subclasses__()} == {
-        name for name, (kind, _) in REGISTRY.items() if issubclass(kind, DQN)
-    }
+    kept = {contract.agent for contract in AgentContract.__subclasses__() if hasattr(contract, "agent")}
+    assert kept == {name for name, (kind, _) in REGISTRY.items() if issubclass(kind, DQN)}
 
 
 # ---------------------------------------------------------------------- tables in place of networks

@@ -201,7 +201,7 @@ def test_an_agent_for_other_actions_is_refused(capsys: pytest.CaptureFixture[str
     log, run = str(tmp_path / "log.npz"), str(tmp_path / "run")
     code, _, err = call(capsys, "train", "--data", log, "--out", run, "--agent", "dqn")
     assert code == 2
-    assert_mentions(err, "discrete actions.*integer actions")
+    assert_mentions(err, "dqn does not learn from continuous actions.*Fix: pick one of ape-v, sac, edac, rem, cql, iql, bc")
 
 
 # ---------------------------------------------------------------------- parsing
@@ -293,7 +293,15 @@ def test_evaluate_names_the_mistake(capsys: pytest.CaptureFixture[str], trained:
 
 @pytest.mark.parametrize(
     ("agent", "more", "kind"),
-    [("ape-v", ["--set", "critics=4"], "ape-v-sac"), ("sac", ["--set", "critics=3"], "sac")],
+    [
+        ("ape-v", ["--set", "critics=4", "shared=false"], "ape-v-sac"),
+        ("sac", ["--set", "critics=3"], "sac"),
+        ("edac", ["--set", "critics=3"], "edac"),
+        ("rem", ["--set", "critics=3"], "rem"),
+        ("cql", ["--set", "samples=2"], "cql"),
+        ("iql", ["--set", "return_range=1000"], "iql"),
+        ("bc", ["--set", "lr=1e-3"], "bc"),
+    ],
 )
 def test_a_log_of_continuous_actions_trains_and_evaluates(tmp_path: Path, agent: str, more: list[str], kind: str) -> None:
     rng, rows = np.random.default_rng(0), 60

@@ -61,11 +61,12 @@ class Train(Machine):
     .hdf5, a .apev folder, or a Minari id. `apev data` looks at it, checks it and converts it."""
     out: Path = Path("runs/train")
     """The run folder."""
-    agent: Literal["ape-v", "dqn", "lcb", "sac"] = "ape-v"
+    agent: Literal["ape-v", "dqn", "lcb", "sac", "edac", "rem", "cql", "iql", "bc"] = "ape-v"
     """ape-v adapts, on deep Q-learning or, where actions are continuous, on SAC-N. Discrete: dqn is an ensemble of independent
-    value functions (--members 1: plain DQN), lcb is conservative. Continuous: sac (--set critics=10: SAC-N)."""
+    value functions (--members 1: plain DQN), lcb is conservative. Continuous: sac (--set critics=10: SAC-N), edac, rem, cql,
+    iql, and bc, which only imitates."""
     members: int | None = None
-    """How many members; each agent has a default. sac has one."""
+    """How many members; each agent has a default. Agents of continuous actions other than ape-v have one."""
     gamma: float | None = None
     """Discount: .98 for discrete actions and .99 for continuous ones unless given."""
     updates: int = 3000
@@ -92,13 +93,13 @@ class Train(Machine):
 
     def run(self) -> None:
         """Run it."""
-        from apev.agents import REGISTRY
+        from apev.agents import REGISTRY, registered
         from apev.train import train
 
         self.use()
         dataset = Dataset.load(self.data)
         ERRORS.print(repr(dataset))
-        kind, config_type = REGISTRY["ape-v-sac" if self.agent == "ape-v" and not dataset.discrete else self.agent]
+        kind, config_type = REGISTRY[registered(self.agent, dataset.discrete)]
         given = {name: value for name in ("members", "gamma") if (value := getattr(self, name)) is not None}
         if "members" in given and not hasattr(config_type, "members"):
             raise ValueError(f"--members {self.members}: {self.agent} has one. Fix: leave it out.")
@@ -263,8 +264,11 @@ def parse_settings(config_type: type, settings: tuple[str, ...]) -> dict[str, An
             raise ValueError(f"--set {setting}: no such field. Fix: one of {', '.join(defaults)}.")
         kind: Any = type(defaults[name])
         try:
-            parsed[name] = tuple(int(v) for v in value.split(",")) if kind is tuple else kind(value)
-        except ValueError:
+            if kind is bool:
+                parsed[name] = {"true": True, "false": False}[value.lower()]
+            else:
+                parsed[name] = tuple(int(v) for v in value.split(",")) if kind is tuple else kind(value)
+        except (ValueError, KeyError):
             raise ValueError(f"--set {setting}: {name} is a {kind.__name__}.") from None
     return parsed
 

@@ -36,6 +36,7 @@ class EnsembleMLP(nn.Module):
 
     def __init__(self, members: int, inputs: int, hidden: Sequence[int], outputs: int) -> None:
         super().__init__()
+        self.members = members
         self.layers = nn.ModuleList(EnsembleLinear(members, i, o) for i, o in pairwise([inputs, *hidden, outputs]))
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:

@@ -106,8 +106,7 @@ def train(
     with stop_on_interrupt() as stopped, progress_bar(console) as progress:
         task = progress.add_task(title, total=schedule.updates, completed=start)
         while update < schedule.updates:
-            if schedule.lr_decay:
-                set_lr(agent, agent.config.lr * (0.05 + 0.475 * (1 + math.cos(math.pi * update / schedule.updates))))
+            set_lr(agent, update / schedule.updates, schedule.lr_decay)
             metrics = agent.update(sampler.sample())
             update += 1
             sums = {name: sums[name] + value if name in sums else value.clone() for name, value in metrics.items()}
@@ -150,10 +149,12 @@ def check_settings(folder: Path, about: dict[str, Any]) -> None:
         raise ValueError(f"{folder} was begun with other settings ({told}). Fix: resume with those, or start anew.")
 
 
-def set_lr(agent: Agent, lr: float) -> None:
-    """Use this learning rate from now on."""
+def set_lr(agent: Agent, done: float, decay: bool) -> None:
+    """Learning rates when this share of training is done; a group of parameters that `decays` falls to 0 by itself."""
+    half_cosine = 0.5 + 0.5 * math.cos(math.pi * done)
     for group in agent.optimizer.param_groups:
-        group["lr"] = lr
+        start = group.setdefault("initial_lr", group["lr"])
+        group["lr"] = start * (0.05 + 0.95 * half_cosine if decay else 1) * (half_cosine if group.get("decays") else 1)
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:

@@ -5,31 +5,68 @@ from typing import Any
 from apev.agents.agent import Agent, BeliefConfig
 from apev.agents.apev import APEV, APEVConfig
 from apev.agents.apev_sac import APEVSAC, APEVSACConfig
+from apev.agents.bc import BC, BCConfig
+from apev.agents.cql import CQL, CQLConfig
 from apev.agents.dqn import DQN, DQNConfig
+from apev.agents.edac import EDAC, EDACConfig
+from apev.agents.iql import IQL, IQLConfig
 from apev.agents.lcb import LCB, LCBConfig
+from apev.agents.rem import REM, REMConfig
 from apev.agents.sac import SAC, SACConfig
 
 REGISTRY: dict[str, tuple[type[Agent], type[Any]]] = {
     "dqn": (DQN, DQNConfig),
     "lcb": (LCB, LCBConfig),
     "ape-v": (APEV, APEVConfig),
+    "bc": (BC, BCConfig),
     "sac": (SAC, SACConfig),
+    "edac": (EDAC, EDACConfig),
+    "rem": (REM, REMConfig),
+    "cql": (CQL, CQLConfig),
+    "iql": (IQL, IQLConfig),
     "ape-v-sac": (APEVSAC, APEVSACConfig),
 }
-"""Agents by the name they have in files and on the command line."""
+"""Agents by the name they have in files."""
+
+DISCRETE = {"ape-v": "ape-v", "dqn": "dqn", "lcb": "lcb"}
+CONTINUOUS = {"ape-v": "ape-v-sac"} | {name: name for name in ("sac", "edac", "rem", "cql", "iql", "bc")}
+"""Agents by the name they have on the command line, for logs of discrete and of continuous actions."""
+
+
+def registered(name: str, discrete: bool) -> str:
+    """The name in REGISTRY of the agent called `name` that fits a log's actions."""
+    fitting = DISCRETE if discrete else CONTINUOUS
+    if name not in fitting:
+        kind, choice = "discrete" if discrete else "continuous", ", ".join(fitting)
+        raise ValueError(f"{name} does not learn from {kind} actions, which this log has. Fix: pick one of {choice}.")
+    return fitting[name]
+
 
 __all__ = [
     "APEV",
     "APEVSAC",
+    "BC",
+    "CONTINUOUS",
+    "CQL",
+    "DISCRETE",
     "DQN",
+    "EDAC",
+    "IQL",
     "LCB",
     "REGISTRY",
+    "REM",
     "SAC",
     "APEVConfig",
     "APEVSACConfig",
     "Agent",
+    "BCConfig",
     "BeliefConfig",
+    "CQLConfig",
     "DQNConfig",
+    "EDACConfig",
+    "IQLConfig",
     "LCBConfig",
+    "REMConfig",
     "SACConfig",
+    "registered",
 ]

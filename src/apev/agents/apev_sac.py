@@ -3,7 +3,9 @@
     n_1 < ... < n_K     from hardly pessimistic to very: which pessimism fits is what the belief finds out
     b  ~ Dirichlet(.01), b' = BeliefUpdate(b, transition) with TD errors at b
 
-All else is `sac.py`, of which SAC-N is the case K = 1.
+Shared weights: N = max n_k networks with K heads each, member k is the minimum of head k over the first n_k. Separate
+weights: each member its own n_k networks (what the paper did for half-cheetah). All else is `sac.py`, of which SAC-N is the
+case K = 1.
 """
 
 from __future__ import annotations
@@ -27,18 +29,25 @@ class APEVSACConfig(BeliefConfig, SACConfig):
     """N: the largest number of value functions a member takes its minimum over."""
     members: int = 0
     """K: members with numbers of critics spread over 2 to N; 0 takes every number, N - 1 members."""
+    shared: bool = True
+    """Whether members share N networks with a head each; else each has networks of its own, which costs K / 2 times as much."""
     dirichlet: float = 0.01
     """Concentration of the Dirichlet that beliefs are drawn from in training."""
 
 
 class APEVSAC(SAC):
-    """K SAC-n agents of different n with shared weights, and the policy that mixes their actors by its belief."""
+    """K SAC-n agents of different n, and the policy that mixes their actors by its belief."""
 
     config: APEVSACConfig
 
     def __init__(self, layout: Layout, config: APEVSACConfig, *, seed: int = 0) -> None:
         super().__init__(layout, config, seed=seed)
         self.filter.apply_floor(torch.zeros(self.members))  # refuses a floor that leaves nothing to share
+
+    @property
+    def shared(self) -> bool:
+        """Whether members share networks, each with a head a member; else each has networks of its own."""
+        return self.config.shared
 
     @staticmethod
     def sizes(config: SACConfig) -> tuple[int, ...]:

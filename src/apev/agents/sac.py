@@ -1,6 +1,6 @@
 """Soft actor-critic, offline: SAC (N = 2) and SAC-N, whose pessimism is a minimum over N critics (An et al., 2021).
 
-For member k, the minimum over its first n_k critics, written Q_k. SAC and SAC-N have one member, for which the belief b plays
+For member k, the minimum over its n_k critics, written Q_k. SAC and SAC-N have one member, for which the belief b plays
 no part; APE-V on SAC-N (`apev_sac.py`) is this file with K of them:
 
     y_k      = r + gamma (1 - terminated) (Q-_k(s', b', a') - alpha log pi(a' | s', b'))         a' ~ pi(. | s', b')
@@ -9,9 +9,11 @@ no part; APE-V on SAC-N (`apev_sac.py`) is this file with K of them:
     L_alpha  = -log alpha (log pi(a | s, b) + H)                                                 H = -dim(A)
     pi       = sum_k b_k pi_k(. | s)                                                             K actors, mixed
 
-K members share N = max n_k networks with K outputs each (the paper's Appendix E). The three gradients are taken at the same
-parameters and followed by one step of Adam. The actors' gradient differentiates the critics' input, never their weights, and
-passes only through the critic that is the smallest for its row.
+log pi(a | s, b) is that of the actor that was drawn, which for a belief in one member is the mixture's. The three gradients
+are taken at the same parameters and followed by one step of Adam. The actors' gradient differentiates the critics' input,
+never their weights, and passes only through the critic that is the smallest for its row.
+
+EDAC, CQL and REM are this file with another `critic_loss`.
 """
 
 from __future__ import annotations
@@ -19,16 +21,14 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from apev.agents.agent import Agent
+from apev.agents.continuous import ContinuousAgent, parameters, start_as_published
 from apev.data.batch import Batch, Layout, Observations
-from apev.data.dataset import Dataset
-from apev.ensemble import EnsembleLinear, EnsembleMLP, Groups
+from apev.ensemble import EnsembleMLP, Groups
 
 LOG_STD = (-5.0, 2.0)
 
@@ -77,74 +77,68 @@ def squash(mean: Tensor, std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     return raw.tanh(), (log_normal - log_slope).sum(-1)
 
 
-def start_as_published(net: EnsembleMLP, last: float) -> None:
-    """Biases .1 and a last layer near zero, as SAC-N's authors start their networks."""
-    with torch.no_grad():
-        layers = [layer for layer in net.layers if isinstance(layer, EnsembleLinear)]
-        for layer in layers:
-            layer.bias.fill_(0.1)
-        layers[-1].weight.uniform_(-last, last)
-        layers[-1].bias.uniform_(-last, last)
-
-
-class SAC(Agent):
+class SAC(ContinuousAgent):
     """Actors and critics of K members; one member unless a subclass says otherwise."""
 
     config: SACConfig
+    deployed = ("actors", "critics")
+    targets = {"target": "critics"}  # noqa: RUF012
     counts: Tensor  # [K, N] bool: which critics member k takes its minimum over
-    middle: Tensor  # [A] of the action's range
-    reach: Tensor  # [A] half of it
+    network: Tensor  # [K, N] which network is member k's j-th critic
 
     def __init__(self, layout: Layout, config: SACConfig, *, seed: int = 0) -> None:
-        super().__init__()
-        if not layout.action_dim:
-            raise ValueError("this agent needs continuous actions. Fix: give actions [N, A] of floats, or pick another agent.")
-        if layout.picture is not None:
-            raise ValueError(
-                f"this agent reads vectors, not the picture {layout.picture!r}. Fix: log features, or pick another agent."
-            )
-        self.layout, self.config = layout, config
-        sizes = self.sizes(config)
-        if min(sizes) < 1:
-            raise ValueError(f"members take their minimum over {sizes} critics. Fix: at least 1 each.")
-        self.members, K, N = len(sizes), len(sizes), max(sizes)
-        inputs = layout.vector_dim + layout.action_dim + (K if K > 1 else 0)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.actors = Actors(K, layout.vector_dim, config.hidden, layout.action_dim)
-            self.critics = EnsembleMLP(N, inputs, config.hidden, K)
-            start_as_published(self.critics, 3e-3)
-        self.target = deepcopy(self.critics).requires_grad_(False)
-        self.log_alpha = nn.Parameter(torch.zeros(()))
-        self.register_buffer("counts", torch.arange(N)[None] < torch.tensor(sizes)[:, None])
-        self.register_buffer("scale", torch.ones(K))
-        low, high = torch.tensor(layout.action_low), torch.tensor(layout.action_high)
-        self.register_buffer("middle", (low + high) / 2, persistent=False)
-        self.register_buffer("reach", (high - low) / 2, persistent=False)
-        self.generator = torch.Generator().manual_seed(seed + 1)
-        self.optimizer = self.make_optimizer()
-
-    @classmethod
-    def for_data(cls, dataset: Dataset, config: Any, *, seed: int = 0) -> Self:
-        """An untrained agent for this log."""
-        return cls(Layout.of(dataset), config, seed=seed)
+        self.n = self.sizes(config)
+        if min(self.n) < 1:
+            raise ValueError(f"members take their minimum over {self.n} critics. Fix: at least 1 each.")
+        super().__init__(layout, config, members=len(self.n), seed=seed)
 
     @staticmethod
     def sizes(config: SACConfig) -> tuple[int, ...]:
         """n_k for each member."""
         return (config.critics,)
 
+    @property
+    def shared(self) -> bool:
+        """Whether members share networks, each with a head a member; else each has networks of its own."""
+        return True
+
+    def build(self) -> None:
+        """Actors, critics and the weight of the entropy."""
+        K, N, hidden = len(self.n), max(self.n), self.config.hidden
+        counts = torch.arange(N)[None] < torch.tensor(self.n)[:, None]
+        own = (counts.flatten().cumsum(0) - 1).view(K, N)
+        self.register_buffer("counts", counts)
+        self.register_buffer("network", torch.arange(N).expand(K, N).clone() if self.shared else own, persistent=False)
+        inputs = self.layout.vector_dim + self.layout.action_dim + (K if K > 1 else 0)
+        self.actors = Actors(K, self.layout.vector_dim, hidden, self.layout.action_dim)
+        self.critics = EnsembleMLP(N, inputs, hidden, K) if self.shared else EnsembleMLP(sum(self.n), inputs, hidden, 1)
+        start_as_published(self.critics, 3e-3)
+        self.target = deepcopy(self.critics).requires_grad_(False)
+        self.log_alpha = nn.Parameter(torch.zeros(()))
+
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Adam over actors, critics and the entropy's weight."""
-        trained = [*self.actors.parameters(), *self.critics.parameters(), self.log_alpha]
+        trained = [*parameters(self.actors, self.critics), self.log_alpha]
         return torch.optim.Adam(trained, lr=self.config.lr, fused=True)
 
     # ------------------------------------------------------------------ values and policy
 
+    def inputs(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
+        """What critics read, [B, D]; actions in (-1, 1)."""
+        return torch.cat([obs, action] if belief is None else [obs, action, belief], -1)
+
+    def ask(self, net: EnsembleMLP, x: Tensor) -> Tensor:
+        """[K, N, B] of every critic, for each member; x: [B, D], or [networks, B, D]."""
+        q = net(x if x.ndim == 3 else x.expand(net.members, *x.shape))
+        if self.shared:
+            return q.permute(2, 0, 1)
+        padded = q.new_zeros(*self.counts.shape, q.shape[1])
+        padded[self.counts] = q[..., 0]
+        return padded
+
     def values(self, net: EnsembleMLP, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
-        """[K, N, B] of every critic, for each member; actions in (-1, 1)."""
-        x = torch.cat([obs, action] if belief is None else [obs, action, belief], -1)
-        return net(x.expand(self.counts.shape[1], *x.shape)).permute(2, 0, 1)
+        """[K, N, B] of every critic, for each member."""
+        return self.ask(net, self.inputs(obs, action, belief))
 
     def smallest(self, q: Tensor) -> Tensor:
         """Q_k [K, B]: the minimum of [K, N, B] over each member's own critics."""
@@ -159,25 +153,19 @@ class SAC(Agent):
     def sample(self, obs: Tensor, belief: Tensor | None) -> tuple[Tensor, Tensor]:
         """Actions [B, A] of the mixture and their log-probability under the actor that was drawn."""
         mean, std = self.actors(obs, self.draw_member(belief))
-        return squash(mean, std, torch.randn(mean.shape, generator=self.generator, device=mean.device))
+        return squash(mean, std, self.noise(mean))
 
     def weights(self, log_belief: Tensor) -> Tensor | None:
         """What actors and critics read of a belief: nothing where there is one member."""
         return None if self.members == 1 else log_belief.exp()
-
-    def encode(self, pictures: Tensor | None) -> Tensor | None:
-        """There are no pictures."""
-        return None
 
     @torch.no_grad()
     def act(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
         """Actions [B, A] in the environment's units; greedy: the middle of the actor most believed in."""
         belief = self.weights(log_belief)
         if greedy:
-            action = self.actors(obs.vector, None if belief is None else belief.argmax(-1))[0].tanh()
-        else:
-            action = self.sample(obs.vector, belief)[0]
-        return self.middle + self.reach * action
+            return self.from_unit(self.actors(obs.vector, None if belief is None else belief.argmax(-1))[0].tanh())
+        return self.from_unit(self.sample(obs.vector, belief)[0])
 
     @torch.no_grad()
     def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
@@ -188,10 +176,6 @@ class SAC(Agent):
         after = self.smallest(self.values(self.critics, step.next_obs.vector, follow, belief))
         return (q - self.backup(step, after)).T
 
-    def to_unit(self, action: Tensor) -> Tensor:
-        """Actions of the environment in [-1, 1]."""
-        return (action - self.middle) / self.reach
-
     def backup(self, step: Batch, follow: Tensor) -> Tensor:
         """r + gamma V(s'): [K, B]."""
         return step.reward + self.config.gamma * (1 - step.terminated) * follow
@@ -200,55 +184,53 @@ class SAC(Agent):
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step for actors, critics and the entropy's weight."""
-        if batch.obs.vector.shape[1] != self.layout.vector_dim:
-            raise ValueError(
-                f"the batch's vectors have width {batch.obs.vector.shape[1]}, this agent reads {self.layout.vector_dim}."
-            )
-        obs, after, alpha = batch.obs.vector, batch.next_obs.vector, self.log_alpha.detach().exp()
+        self.check_batch(batch)
+        obs, alpha = batch.obs.vector, self.log_alpha.detach().exp()
         log_belief = self.draw_belief(len(obs))
         belief = None if log_belief is None else log_belief.exp()
-        q = self.values(self.critics, obs, self.to_unit(batch.action), belief)  # [K, N, B]
-        with torch.no_grad():
-            new_belief = self.new_belief(batch, q, log_belief)
-            follow, log_prob = self.sample(after, new_belief)
-            soft = self.smallest(self.values(self.target, after, follow, new_belief)) - alpha * log_prob
-            y = self.backup(batch, soft)  # [K, B]
-        squared = (q - y[:, None]).square()
-        critic_loss = (squared if self.members == 1 else squared * self.counts[:, :, None]).sum((0, 1)).mean()
+        critic_loss, metrics = self.critic_loss(batch, log_belief)
         action, log_prob = self.sample(obs, belief)
         value = self.policy_value(obs, action, belief)
         actor_loss = (alpha * log_prob - value).mean()
         alpha_loss = -self.log_alpha * (log_prob.detach().mean() - self.layout.action_dim)
-        self.optimizer.zero_grad(set_to_none=True)
-        (critic_loss + actor_loss + alpha_loss).backward()
-        self.optimizer.step()
+        self.descend(critic_loss + actor_loss + alpha_loss)
+        return metrics | {"value": value.detach().mean(), "entropy": -log_prob.detach().mean(), "alpha": alpha}
+
+    def critic_loss(self, batch: Batch, log_belief: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Squared TD errors, summed over members and their critics; and what is logged of it."""
+        belief = None if log_belief is None else log_belief.exp()
+        x = self.inputs(batch.obs.vector, self.to_unit(batch.action), belief)
+        q = self.ask(self.critics, x)  # [K, N, B]
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.target.parameters()), list(self.critics.parameters()), self.config.target_rate)
-        used = self.counts.sum()
-        return {
-            "critic_loss": critic_loss.detach() / used,
-            "value": value.detach().mean(),
-            "entropy": -log_prob.detach().mean(),
-            "alpha": alpha,
-        }
+            y = self.backup(batch, self.next_value(batch, self.new_belief(batch, q, log_belief)))  # [K, B]
+        squared = (q - y[:, None]).square()
+        loss = (squared if self.members == 1 else squared * self.counts[:, :, None]).sum((0, 1)).mean()
+        return loss, {"critic_loss": loss.detach() / sum(self.n)}
+
+    def next_value(self, batch: Batch, belief: Tensor | None) -> Tensor:
+        """V_k(s', b') of the target critics, with the entropy's bonus: [K, B]."""
+        follow, log_prob = self.sample(batch.next_obs.vector, belief)
+        q = self.smallest(self.values(self.target, batch.next_obs.vector, follow, belief))
+        return q - self.log_alpha.exp() * log_prob
 
     def policy_value(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
         """[B]: Q_k(s, b, a) of a member drawn by the belief, whose gradient by the action is that of sum_k b_k Q_k on average.
 
         All critics are asked which is the smallest, without gradient; then each row asks that one again.
         """
+        x = self.inputs(obs, action, belief)
         with torch.no_grad():
-            q = self.values(self.critics, obs, action, belief)  # [K, N, B]
+            q = self.ask(self.critics, x)  # [K, N, B]
             member = self.draw_member(belief)
             if member is None:
                 least = q[0].argmin(0)
             else:
                 q = q.masked_fill(~self.counts[:, :, None], torch.inf)
                 least = q[member, :, torch.arange(len(obs), device=obs.device)].argmin(1)
-        x = torch.cat([obs, action] if belief is None else [obs, action, belief], -1)
-        groups = Groups.of(least, self.counts.shape[1])
-        value = groups.join(self.critics(groups.split(x), frozen=True))  # [B, K]
-        return value[:, 0] if member is None else value.gather(1, member[:, None])[:, 0]
+                least = self.network[member, least]
+        groups = Groups.of(least, self.critics.members)
+        value = groups.join(self.critics(groups.split(x), frozen=True))  # [B, heads]
+        return value[:, 0] if member is None or not self.shared else value.gather(1, member[:, None])[:, 0]
 
     def draw_belief(self, rows: int) -> Tensor | None:
         """The log-beliefs [B, K] of a training step; None where there is one member."""
@@ -257,18 +239,3 @@ class SAC(Agent):
     def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor | None:
         """b' [B, K] after the step; q: [K, N, B] at b."""
         return None
-
-    # ------------------------------------------------------------------ deployment
-
-    def policy_state(self) -> dict[str, Tensor]:
-        """Actors, critics and the filter's scales."""
-        parts = {"actors": self.actors, "critics": self.critics}
-        state = {f"{name}.{k}": v for name, part in parts.items() for k, v in part.state_dict().items()}
-        return state | {"scale": self.scale}
-
-    def load_policy_state(self, state: dict[str, Tensor]) -> None:
-        """Take back what `policy_state` gave."""
-        for name, part in (("actors", self.actors), ("critics", self.critics)):
-            part.load_state_dict({k.removeprefix(f"{name}."): v for k, v in state.items() if k.startswith(f"{name}.")})
-        self.target.load_state_dict(self.critics.state_dict())
-        self.scale.copy_(state["scale"])
