@@ -207,6 +207,7 @@ class Report:
     def run(self) -> None:
         """Run it."""
         from apev.report import print_table, read_folder, write_figures, write_report
+        from apev.report.d4rl import fill_scores, holds_scores, print_scores, write_summary
         from apev.report.filmstrip import write_filmstrip
         from apev.report.tables import fill_table
         from apev.report.theory import fill_blocks, holds_claims, print_claims, read_theory, write_theory
@@ -218,6 +219,11 @@ class Report:
             print(write_theory(self.folder))
             if self.page is not None:
                 fill_blocks(self.page, self.folder)
+            return
+        if holds_scores(self.folder):
+            print_scores(write_summary(self.folder))
+            if self.page is not None:
+                fill_scores(self.page, self.folder)
             return
         print_table(read_folder(self.folder).summary)
         write_figures(self.folder)
@@ -291,6 +297,11 @@ def main(argv: list[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
     if words in (["--version"], ["-V"]):
         print(f"apev {apev.__version__} (torch {torch.__version__})")
+        return
+    if words == ["reproduce", "--list"]:
+        from apev.experiments.cells import print_cells
+
+        print_cells()
         return
     command = tyro.cli(
         Command,

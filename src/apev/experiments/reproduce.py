@@ -6,12 +6,31 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 
 from apev.machine import Machine
+
+Algorithm = Literal["bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v"]
+Task = Literal[
+    "halfcheetah-random",
+    "halfcheetah-medium",
+    "halfcheetah-medium-replay",
+    "halfcheetah-medium-expert",
+    "halfcheetah-expert",
+    "hopper-random",
+    "hopper-medium",
+    "hopper-medium-replay",
+    "hopper-medium-expert",
+    "hopper-expert",
+    "walker2d-random",
+    "walker2d-medium",
+    "walker2d-medium-replay",
+    "walker2d-medium-expert",
+    "walker2d-expert",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,13 +135,48 @@ class Theory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class D4RL(Machine):
+    """The paper's Section 6.3: offline algorithms and APE-V on a robot's log, normalised scores beside the published ones."""
+
+    task: Annotated[Task, tyro.conf.arg(metavar="NAME")] = "halfcheetah-medium-replay"
+    """halfcheetah, hopper or walker2d, and random, medium, medium-replay, medium-expert or expert: hopper-medium-replay."""
+    algos: tuple[Algorithm, ...] = ("sac-n", "ape-v")
+    """Which of bc, sac, rem, cql, iql, sac-n, edac, ape-v to train."""
+    scale: Literal["smoke", "cpu", "paper"] = "cpu"
+    """smoke: seconds; cpu: 100,000 updates, about an hour an algorithm on one core; paper: 3 million updates, for a GPU."""
+    data: Path | None = None
+    """D4RL's .hdf5, or any log of the task. Unless given: what `apev collect` made in runs/collect."""
+    seeds: tuple[int, ...] = (0,)
+    """Which seeds."""
+    updates: int | None = None
+    """Gradient steps, instead of the scale's."""
+    out: Path = Path("runs/d4rl")
+    """Folder; each task has its own in it. Runs that are finished there are not repeated, interrupted ones go on."""
+    store: Path | None = None
+    """Also copy episodes, curves and figures of the task, without weights, to this folder."""
+
+    def run(self) -> None:
+        """Run it."""
+        from apev.experiments.d4rl import run
+        from apev.experiments.provenance import provenance
+        from apev.report.d4rl import store
+
+        self.use()
+        settings: dict[str, Any] = {"data": self.data, "seeds": self.seeds, "updates": self.updates, "device": self.device}
+        run(self.out, self.task, self.algos, self.scale, meta=provenance(), **settings)
+        if self.store is not None:
+            store(self.out / self.task, self.store)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reproduce:
-    """Make a table of the paper again."""
+    """Make a table of the paper again. `apev reproduce --list` prints a command for every cell of its tables."""
 
     experiment: Annotated[
         Annotated[LockedDoors, tyro.conf.subcommand("locked-doors")]
         | Annotated[DoorsAblation, tyro.conf.subcommand("locked-doors-ablation")]
-        | Annotated[Theory, tyro.conf.subcommand("theory")],
+        | Annotated[Theory, tyro.conf.subcommand("theory")]
+        | Annotated[D4RL, tyro.conf.subcommand("d4rl")],
         tyro.conf.arg(name=""),
     ]
 

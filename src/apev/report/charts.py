@@ -69,8 +69,9 @@ def line_chart(
     width: int = 720,
     x_ticks: Sequence[float] | None = None,
     whiskers: bool = False,
+    unit: bool = True,
 ) -> str:
-    """Lines over [0, 1] values with a band, or with whiskers where the points are few and apart."""
+    """Lines with a band, or with whiskers where the points are few and apart; `unit`: values are shares, from 0 to 1."""
     if not series or not any(len(s.x) for s in series):
         raise ValueError("line_chart() got no points; pass at least one series with one point")
     legend, legend_height = _legend([s.policy for s in series], width, y=50 if title else 22)
@@ -81,18 +82,25 @@ def line_chart(
     pad = 0.04 * ((x_high - x_low) or 1)
     x_low, x_high = (x_low - pad, x_high + pad) if whiskers or x_high == x_low else (x_low, x_high)
     floor = min(min([*s.y, *s.low]) for s in series)
-    y_low = max(0.0, math.floor((floor - 0.02) * 10) / 10)
+    if unit:
+        y_low, y_high = max(0.0, math.floor((floor - 0.02) * 10) / 10), 1.0
+    else:
+        ceiling = max(max([*s.y, *s.high]) for s in series)
+        room = 0.05 * ((ceiling - floor) or 1)
+        y_low, y_high = min(floor - room, 0.0), ceiling + room
 
     def px(x: float) -> float:
         return left + (x - x_low) / (x_high - x_low) * (width - left - right)
 
     def py(y: float) -> float:
-        return bottom - (y - y_low) / (1 - y_low) * (bottom - top)
+        return bottom - (y - y_low) / (y_high - y_low) * (bottom - top)
 
     parts = [legend]
-    for tick in _ticks(y_low, 1, 6):
+    for tick in _ticks(y_low, y_high, 6):
         parts.append(f'<line class="grid" x1="{left}" x2="{width - right}" y1="{py(tick):.1f}" y2="{py(tick):.1f}"/>')
-        parts.append(f'<text class="soft" x="{left - 8}" y="{py(tick) + 4:.1f}" text-anchor="end">{tick:.1f}</text>')
+        parts.append(
+            f'<text class="soft" x="{left - 8}" y="{py(tick) + 4:.1f}" text-anchor="end">{tick:{".1f" if unit else "g"}}</text>'
+        )
     for tick in x_ticks if x_ticks is not None else _ticks(x_low, x_high, 6 if width >= 560 else 4):
         parts.append(f'<text class="soft" x="{px(tick):.1f}" y="{bottom + 19}" text-anchor="middle">{tick:,.10g}</text>')
     parts.append(f'<line class="axis" x1="{left}" x2="{width - right}" y1="{bottom}" y2="{bottom}"/>')
@@ -105,25 +113,29 @@ def line_chart(
     return _svg(width, height, title, "".join(parts), y_label)
 
 
-def bar_chart(rows: Sequence[tuple[str, float, float, float]], *, x_label: str, title: str = "", width: int = 720) -> str:
-    """Horizontal bars from 0 to 1: (policy, value, low, high) a row, whiskers for the interval."""
+def bar_chart(
+    rows: Sequence[tuple[str, float, float, float]], *, x_label: str, title: str = "", width: int = 720, unit: bool = True
+) -> str:
+    """Horizontal bars: (policy, value, low, high) a row, whiskers for the interval; `unit`: shares, from 0 to 1."""
     if not rows:
         raise ValueError("bar_chart() got no rows; pass (policy, value, low, high) for each bar")
     top, row_height = (44 if title else 12), 34
-    left = 164 if width >= 560 else 138
+    left = (164 if width >= 560 else 138) if unit else 16 + max(_text_width(display_name(row[0])) for row in rows)
     right = 62
     bottom = top + row_height * len(rows)
-    scale = width - left - right
+    most = 1.0 if unit else max(max(value, high) for _, value, _, high in rows) or 1.0
+    scale = (width - left - right) / most
+    digits = 3 if unit else 1
     parts = []
-    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
+    for tick in (0.0, 0.25, 0.5, 0.75, 1.0) if unit else _ticks(0.0, most, 6):
         x = left + tick * scale
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}"/>')
         parts.append(f'<text class="soft" x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{tick:g}</text>')
     for i, (policy, value, low, high) in enumerate(rows):
         y = top + row_height * (i + 0.5)
         weight = ' font-weight="650"' if policy == "ape-v" else ""
-        note = f"{display_name(policy)}: {value:.3f}, 95% interval {low:.3f} to {high:.3f}"
-        x_low, x_high = left + low * scale, left + high * scale
+        note = f"{display_name(policy)}: {value:.{digits}f}, 95% interval {low:.{digits}f} to {high:.{digits}f}"
+        x_low, x_high = left + max(low, 0) * scale, left + max(high, 0) * scale
         parts.append(
             f"<g><title>{escape(note)}</title>"
             f'<text x="{left - 10}" y="{y + 4.5:.1f}" text-anchor="end"{weight}>{escape(display_name(policy))}</text>'
@@ -131,11 +143,11 @@ def bar_chart(rows: Sequence[tuple[str, float, float, float]], *, x_label: str, 
             f'fill="{policy_colour(policy)}" fill-opacity=".82"/>'
             f'<path class="whisker" fill="none" d="M{x_low:.1f} {y - 5:.1f}v10M{x_low:.1f} {y:.1f}H{x_high:.1f}'
             f'M{x_high:.1f} {y - 5:.1f}v10"/>'
-            f'<text x="{width - 14}" y="{y + 4.5:.1f}" text-anchor="end"{weight}>{value:.3f}</text></g>'
+            f'<text x="{width - 14}" y="{y + 4.5:.1f}" text-anchor="end"{weight}>{value:.{digits}f}</text></g>'
         )
     parts.append(f'<line class="axis" x1="{left}" x2="{left}" y1="{top}" y2="{bottom}"/>')
     parts.append(
-        f'<text class="soft" x="{left + scale / 2:.1f}" y="{bottom + 40}" text-anchor="middle">{escape(x_label)}</text>'
+        f'<text class="soft" x="{left + most * scale / 2:.1f}" y="{bottom + 40}" text-anchor="middle">{escape(x_label)}</text>'
     )
     return _svg(width, bottom + 54, title, "".join(parts), x_label)
 

@@ -1,0 +1,225 @@
+"""Continuous control: the paper's Section 6.3 and Appendix E as typed recipes.
+
+Each algorithm trains on the same log with each seed; the policy is evaluated during training and, with more episodes and every
+behaviour of its belief, at its end. What is written is data; `report/d4rl.py` computes tables and figures from those files.
+
+    OUT/TASK/agents/sac-n-s0/     a run folder: curves.jsonl while training, episodes.jsonl and beliefs.json at the end
+    OUT/TASK/summary.json         over every run in the folder, whichever process made it
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+
+from apev.agents import (
+    REGISTRY,
+    APEVSACConfig,
+    BCConfig,
+    CQLConfig,
+    EDACConfig,
+    IQLConfig,
+    REMConfig,
+    SACConfig,
+)
+from apev.data import Dataset, Sampler
+from apev.data.source import ENVIRONMENTS
+from apev.evaluate import GymnasiumBatch, rollout
+from apev.experiments.d4rl_evaluate import final_evaluation
+from apev.experiments.reproduce import Algorithm
+from apev.policy import Policy
+from apev.train import Evaluator, Schedule, train
+
+Scale = Literal["smoke", "cpu", "paper"]
+ROBOTS = ("halfcheetah", "hopper", "walker2d")
+BATCH = 256
+HELD_OUT = 0.05  # share of the episodes no agent trains on: the filter's scales are measured there
+MEMBERS = 9  # K of APE-V: every n from 2 to 10 for halfcheetah, a spread of nine from 2 to N elsewhere
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is trained and tested."""
+
+    schedule: Schedule
+    episodes: int  # at the end, for each behaviour of the belief
+    curve_episodes: int  # an evaluation during training
+    critics: dict[str, int]  # N of SAC-N, and the largest n of APE-V
+    edac_critics: dict[str, int]
+
+
+PUBLISHED = {"halfcheetah": 10, "walker2d": 20, "hopper": 200}  # hopper: 500, but 200 for replays and mixtures
+SIZES: dict[Scale, Size] = {
+    "smoke": Size(Schedule(40, 10, 20, 20), 2, 1, dict.fromkeys(ROBOTS, 4), dict.fromkeys(ROBOTS, 4)),
+    # Hopper's 200 critics would take two cores a week: 20, as for walker2d.
+    "cpu": Size(
+        Schedule(100_000, 500, 5000, 2500),
+        20,
+        5,
+        {"halfcheetah": 10, "walker2d": 20, "hopper": 20},
+        {"halfcheetah": 10, "walker2d": 10, "hopper": 20},
+    ),
+    "paper": Size(
+        Schedule(3_000_000, 1000, 10_000, 10_000), 100, 10, PUBLISHED, {"halfcheetah": 10, "walker2d": 10, "hopper": 50}
+    ),
+}
+
+
+def robot_of(task: str) -> str:
+    """halfcheetah, hopper or walker2d."""
+    return task.partition("-")[0]
+
+
+def configuration(algorithm: Algorithm, task: str, scale: Scale) -> Any:
+    """The published settings of an algorithm for a task."""
+    robot, kind = robot_of(task), task.partition("-")[2]
+    size = SIZES[scale]
+    critics = size.critics[robot] if (robot, kind, scale) != ("hopper", "random", "paper") else 500
+    configs: dict[Algorithm, Any] = {
+        "bc": BCConfig(),
+        "sac": SACConfig(critics=2),
+        "rem": REMConfig(critics=critics),
+        "cql": CQLConfig(),
+        "iql": IQLConfig(return_range=1000.0),
+        "sac-n": SACConfig(critics=critics),
+        "edac": EDACConfig(critics=size.edac_critics[robot], eta=edac_eta(robot, kind)),
+        "ape-v": APEVSACConfig(critics=critics, members=min(MEMBERS, critics - 1)),
+    }
+    return configs[algorithm]
+
+
+def edac_eta(robot: str, kind: str) -> float:
+    """EDAC's published weights."""
+    if kind == "random":
+        return 0.0
+    return 5.0 if kind == "medium-expert" and robot != "hopper" else 1.0
+
+
+def locate(task: str, data: Path | None) -> Path:
+    """The log of a task: as given, else what `apev collect` made."""
+    environment, kind = ENVIRONMENTS[robot_of(task)], task.partition("-")[2]
+    if data is not None:
+        return data
+    made = Path("runs/collect") / f"{environment}-s0" / kind / "data.npz"
+    if not made.exists():
+        raise FileNotFoundError(
+            f"no data for {task}. Fix: --data with D4RL's {task.replace('-', '_', 1)}-v2.hdf5, or make D4RL-style data with "
+            f"`apev collect {environment} --kind {kind}`."
+        )
+    return made
+
+
+def data_used(dataset: Dataset) -> str:
+    """D4RL's own data, data made by its recipe, or another log: numbers of different ones are not comparable."""
+    notes = " ".join(dataset.source.get("notes", []))
+    if "not D4RL's own data" in notes:
+        return "D4RL-style"
+    return "D4RL" if dataset.source.get("format") == "d4rl" else "another log"
+
+
+def curve_evaluator(environment: Any, episodes: int, seed: int) -> Evaluator:
+    """Returns of the policy as it is deployed, adapting, during training."""
+    env = GymnasiumBatch(environment, episodes, seed=1000 * (seed + 1))
+
+    def evaluate(agent: Any, update: int) -> list[dict[str, Any]]:
+        before = agent.generator.get_state()
+        returns = rollout(Policy(agent), env).returns
+        agent.generator.set_state(before)  # what is looked at must not change what is trained
+        return [{"seed": seed, "return": float(returns.mean()), "returns": [round(float(r), 3) for r in returns]}]
+
+    return evaluate
+
+
+def train_one(
+    folder: Path,
+    dataset: Dataset,
+    task: str,
+    algorithm: Algorithm,
+    scale: Scale,
+    seed: int,
+    *,
+    updates: int | None = None,
+    device: str = "cpu",
+    environment: Any = None,
+    console: Console | None = None,
+) -> None:
+    """Train and evaluate one algorithm with one seed; picks up where an earlier process stopped."""
+    if (folder / "episodes.jsonl").exists():
+        return
+    size, began = SIZES[scale], time.monotonic()
+    config = configuration(algorithm, task, scale)
+    schedule = size.schedule if updates is None else Schedule(**asdict(size.schedule) | {"updates": updates})
+    kept, rest = dataset.split(HELD_OUT, seed)
+    kind = next(kind for kind, config_type in REGISTRY.values() if config_type is type(config))
+    agent = kind.for_data(kept, config, seed=seed)
+    agent.to_device(device)
+    environment = environment or ENVIRONMENTS[robot_of(task)]
+    train(
+        agent,
+        Sampler(kept, batch_size=BATCH, device=device, seed=seed),
+        folder,
+        schedule,
+        resume=True,
+        held_out=Sampler(rest, device=device) if agent.members > 1 else None,
+        evaluator=curve_evaluator(environment, size.curve_episodes, seed),
+        config={"algorithm": algorithm, "task": task, "seed": seed, "batch_size": BATCH},
+        title=f"{algorithm}, seed {seed}",
+        console=console,
+    )
+    episodes, beliefs = final_evaluation(agent, algorithm, environment, size.episodes, seed)
+    (folder / "beliefs.json").write_text(json.dumps(beliefs, indent=1) + "\n")
+    spent = {"seconds_of_last_process": round(time.monotonic() - began), "threads": torch.get_num_threads()}
+    (folder / "run.json").write_text(json.dumps({"updates": schedule.updates} | spent) + "\n")
+    temporary = folder / "episodes.tmp"
+    temporary.write_text("".join(json.dumps(line) + "\n" for line in episodes))
+    temporary.rename(folder / "episodes.jsonl")  # its presence says that the run is finished
+
+
+def run(
+    out: Path,
+    task: str,
+    algorithms: Sequence[Algorithm],
+    scale: Scale,
+    *,
+    data: Path | None = None,
+    seeds: Sequence[int] = (0,),
+    updates: int | None = None,
+    device: str = "cpu",
+    meta: dict[str, Any] | None = None,
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Train what is asked for and not there yet, then summarise everything in OUT/TASK."""
+    from apev.report.d4rl import print_scores, write_summary
+
+    path = locate(task, data)
+    dataset = Dataset.load(path)
+    if dataset.discrete or dataset.pictures is not None:
+        raise ValueError(f"{path.name} has discrete actions or pictures. Fix: a log of {task}.")
+    folder = out / task
+    folder.mkdir(parents=True, exist_ok=True)
+    card = path.parent / "card.json"
+    about = {
+        "task": task,
+        "environment": ENVIRONMENTS[robot_of(task)],
+        "data": data_used(dataset),
+        "log": dataset.describe() | {"card": json.loads(card.read_text()) if card.exists() else None},
+    }
+    (folder / "task.json").write_text(json.dumps(about, indent=1) + "\n")
+    for seed in seeds:
+        for algorithm in algorithms:
+            run_folder = folder / "agents" / f"{algorithm}-s{seed}"
+            settings = {"updates": updates, "device": device, "console": console}
+            train_one(run_folder, dataset, task, algorithm, scale, seed, **settings)  # type: ignore[arg-type]
+            provenance = run_folder / "meta.json"
+            if meta is not None and not provenance.exists():
+                provenance.write_text(json.dumps(meta | {"scale": scale}, indent=1) + "\n")
+    summary = write_summary(folder)
+    print_scores(summary)
+    return summary

@@ -1,0 +1,88 @@
+"""What a trained policy is worth with every behaviour of its belief, and how its belief moves through an episode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from apev.agents import APEVSAC, Agent
+from apev.belief import BeliefFilter
+from apev.evaluate import GymnasiumBatch, Rollout, rollout
+from apev.policy import Adapt, Policy
+
+FORGETTING = 0.05  # evidence loses its weight with a half-life of 14 steps
+TRACED = (1, 10, 30, 100, 300, 1000)
+
+
+def behaviours(agent: Agent, name: str) -> dict[str, tuple[Adapt, BeliefFilter | None]]:
+    """The policies of one agent: (behaviour of the belief, its filter unless it is the agent's own)."""
+    if agent.members == 1:
+        return {name: (True, None)}
+    own = agent.filter
+    found: dict[str, tuple[Adapt, BeliefFilter | None]] = {
+        name: (True, None),
+        f"{name}, forgetting": (True, replace(own, forgetting=FORGETTING)),
+        f"{name}, likelihood as printed": (True, replace(own, likelihood="paper", temperature=1.0)),
+        f"{name}, belief frozen": (False, None),
+        f"{name}, random member": ("member", None),
+        f"{name}, random member a step": ("member-step", None),
+    }
+    assert isinstance(agent, APEVSAC)
+    for k, n in enumerate(agent.sizes(agent.config)):
+        found[f"{name}, e_{k} (n = {n})"] = (k, None)
+    return found
+
+
+def final_evaluation(
+    agent: Agent, algorithm: str, environment: Any, episodes: int, seed: int
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """(one record an episode and behaviour, how concentrated the adapting beliefs were at some steps)."""
+    env = GymnasiumBatch(environment, episodes, seed=100_000 * (seed + 1))
+    lines: list[dict[str, Any]] = []
+    beliefs: dict[str, Any] = {}
+    for policy_name, (adapt, own_filter) in behaviours(agent, algorithm).items():
+        policy = Policy(agent, adapt, seed=seed)
+        if own_filter is not None:
+            policy.filter = own_filter
+        traced = adapt is True and agent.members > 1
+        result = rollout(policy, env, trace=traced)
+        lines += [
+            {
+                "algorithm": algorithm,
+                "policy": policy_name,
+                "seed": seed,
+                "episode": i,
+                "return": float(result.returns[i]),
+                "length": int(result.lengths[i]),
+            }
+            for i in range(episodes)
+        ]
+        if traced:
+            beliefs[policy_name] = trace_of(result)
+    return lines, beliefs
+
+
+def trace_of(result: Rollout) -> dict[str, Any]:
+    """Members that still count, exp(entropy), and who is believed in, at some steps of each episode and at its last."""
+    beliefs = np.stack(result.beliefs)  # [T + 1, episodes, K]
+    entropy = -(beliefs * np.log(np.maximum(beliefs, 1e-30))).sum(-1)
+    effective = np.exp(entropy)  # [T + 1, episodes]
+    episodes = np.arange(beliefs.shape[1])
+    steps = {
+        str(t): {"effective": float(effective[t, running].mean()), "episodes": int(running.sum())}
+        for t in TRACED
+        if (running := result.lengths >= t).any()
+    }
+    last = {"effective": float(effective[result.lengths, episodes].mean()), "episodes": len(episodes)}
+    return {
+        "effective_members": steps | {"last": last},
+        "mean_belief_at_last": beliefs[result.lengths, episodes].mean(0).round(4).tolist(),
+        "curve": [
+            [t, round(float(effective[t, running].mean()), 3)]
+            for t in range(0, len(beliefs), 10)
+            if (running := result.lengths >= t).any()
+        ],
+        "first_episode": [[round(float(b), 3) for b in row] for row in beliefs[: result.lengths[0] + 1 : 10, 0]],
+    }

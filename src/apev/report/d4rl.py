@@ -1,0 +1,276 @@
+"""Scores of continuous control: last and best, ours beside the paper's, each frozen member beside the adaptive policy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from apev.data.scores import normalised
+from apev.report.charts import Series, bar_chart, line_chart
+from apev.report.statistics import bootstrap_ci, interquartile_mean
+from apev.report.tables import read_jsonl
+
+PAPER: dict[str, dict[str, float]] = {
+    "halfcheetah-random": {"bc": 2.2, "sac": 29.7, "rem": -0.8, "cql": 35.4, "iql": 31.3, "sac-n": 29.8, "ape-v": 29.9},
+    "halfcheetah-medium": {"bc": 43.2, "sac": 55.2, "rem": -0.8, "cql": 44.4, "iql": 47.4, "sac-n": 67.5, "ape-v": 69.1},
+    "halfcheetah-medium-expert": {
+        "bc": 44.0,
+        "sac": 28.4,
+        "rem": 0.7,
+        "cql": 62.4,
+        "iql": 95.0,
+        "sac-n": 102.7,
+        "ape-v": 101.4,
+    },
+    "halfcheetah-medium-replay": {"bc": 37.6, "sac": 0.8, "rem": 6.6, "cql": 46.2, "iql": 44.2, "sac-n": 63.9, "ape-v": 64.6},
+    "hopper-random": {"bc": 3.7, "sac": 9.9, "rem": 3.4, "cql": 10.8, "iql": 5.3, "sac-n": 31.3, "ape-v": 31.3},
+    "hopper-medium-expert": {"bc": 53.9, "sac": 0.7, "rem": 0.8, "cql": 111.0, "iql": 96.9, "sac-n": 110.1, "ape-v": 105.72},
+    "hopper-medium-replay": {"bc": 16.6, "sac": 7.4, "rem": 27.5, "cql": 48.6, "iql": 94.7, "sac-n": 101.8, "ape-v": 98.5},
+    "walker2d-random": {"bc": 1.3, "sac": 0.9, "rem": 6.9, "cql": 7.0, "iql": 5.4, "sac-n": 16.3, "ape-v": 15.5},
+    "walker2d-medium": {"bc": 70.9, "sac": -0.3, "rem": 0.2, "cql": 74.5, "iql": 78.3, "sac-n": 87.9, "ape-v": 90.3},
+    "walker2d-medium-expert": {"bc": 90.1, "sac": 1.9, "rem": -0.1, "cql": 98.7, "iql": 109.1, "sac-n": 116.0, "ape-v": 110.0},
+    "walker2d-medium-replay": {"bc": 20.3, "sac": -0.4, "rem": 12.5, "cql": 32.6, "iql": 73.8, "sac-n": 78.7, "ape-v": 82.9},
+}
+"""The paper's Table of D4RL scores, its columns as printed; it has no EDAC and no hopper-medium. EDAC's are its authors'."""
+EDAC = {"halfcheetah-medium": 65.9, "halfcheetah-medium-replay": 61.3, "hopper-medium-replay": 101.0}
+EDAC |= {"walker2d-medium": 92.5, "walker2d-medium-replay": 87.1}
+
+NAMES = {"bc": "BC", "sac": "SAC", "rem": "REM", "cql": "CQL", "iql": "IQL", "sac-n": "SAC-N", "edac": "EDAC", "ape-v": "APE-V"}
+
+
+def holds_scores(folder: Path) -> bool:
+    """Whether a folder is a task of `apev reproduce d4rl`."""
+    return (folder / "task.json").exists()
+
+
+def published(task: str, algorithm: str) -> float | None:
+    """The score printed in the paper (EDAC: by its authors), on D4RL's own data after 3 million updates."""
+    return EDAC.get(task) if algorithm == "edac" else PAPER.get(task, {}).get(algorithm)
+
+
+def write_summary(folder: Path) -> dict[str, Any]:
+    """Compute summary.json from every finished run in the folder (or from stored episodes and curves)."""
+    about = json.loads((folder / "task.json").read_text())
+    episodes, curves = read_runs(folder)
+    task = about["task"]
+    algorithms = {}
+    for algorithm in [name for name in NAMES if any(line["algorithm"] == name for line in episodes)]:
+        own = [line for line in episodes if line["algorithm"] == algorithm]
+        by_seed = curves[algorithm]
+        best = [max((line["returns"] for line in lines), key=np.mean) for lines in by_seed.values()]
+        last = {s: [line["return"] for line in own if line["policy"] == algorithm and line["seed"] == s] for s in by_seed}
+        algorithms[algorithm] = {
+            "last": scores(task, list(last.values())),
+            "best": scores(task, best),
+            "seeds": len(by_seed),
+            "updates": min(lines[-1]["update"] for lines in by_seed.values()),
+            "by_seed": {str(s): float(normalised(task, np.mean(r))) for s, r in last.items()},
+            "published": published(task, algorithm),
+        }
+    behaviours: dict[str, list[dict[str, Any]]] = {}
+    for line in episodes:
+        if line["algorithm"] == "ape-v":
+            behaviours.setdefault(line["policy"], []).append(line)
+    summary = about | {
+        "title": f"{task}, {about['data']} data",
+        "algorithms": algorithms,
+        "policies": {name: scores(task, _by_seed(lines)) | _lengths(lines) for name, lines in behaviours.items()},
+        "beliefs": read_beliefs(folder),
+        "meta": read_meta(folder),
+    }
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write_score_figures(folder, summary, curves)
+    return summary
+
+
+def scores(task: str, returns_by_seed: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Mean normalised score with its interval, and the interquartile mean."""
+    values = [normalised(task, returns) for returns in returns_by_seed]
+    flat = np.concatenate(values)
+    return {
+        "score": float(flat.mean()),
+        "ci95": [float(x) for x in bootstrap_ci(values)],
+        "iqm": interquartile_mean(flat),
+        "episodes": len(flat),
+    }
+
+
+def read_runs(folder: Path) -> tuple[list[dict[str, Any]], dict[str, dict[int, list[dict[str, Any]]]]]:
+    """(final episodes of all runs, curves by algorithm and seed); of runs, or of a stored results folder."""
+    if (folder / "agents").is_dir():
+        runs = sorted(path.parent for path in folder.glob("agents/*/episodes.jsonl"))
+        episodes = [line for run in runs for line in read_jsonl(run / "episodes.jsonl")]
+        lines = [
+            {"algorithm": run.name.rpartition("-s")[0]} | line for run in runs for line in read_jsonl(run / "curves.jsonl")
+        ]
+    else:
+        episodes, lines = read_jsonl(folder / "episodes.jsonl"), read_jsonl(folder / "curves.jsonl")
+    if not episodes:
+        raise FileNotFoundError(f"{folder} holds no finished run. Fix: let `apev reproduce d4rl` train one.")
+    curves: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    for line in lines:
+        curves.setdefault(line["algorithm"], {}).setdefault(line["seed"], []).append(line)
+    return episodes, curves
+
+
+def read_beliefs(folder: Path) -> dict[str, Any]:
+    """What was traced of adapting beliefs, by policy, from the first seed that has it."""
+    stored = folder / "beliefs.json"
+    paths = [stored] if stored.exists() else sorted(folder.glob("agents/ape-v-s*/beliefs.json"))
+    return json.loads(paths[0].read_text()) if paths else {}
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """Command and commit of every run."""
+    stored = folder / "meta.json"
+    if stored.exists():
+        found: dict[str, Any] = json.loads(stored.read_text())
+        return found
+    runs = {}
+    for path in sorted(folder.glob("agents/*/meta.json")):
+        spent = path.parent / "run.json"
+        runs[path.parent.name] = json.loads(path.read_text()) | (json.loads(spent.read_text()) if spent.exists() else {})
+    return {"runs": runs}
+
+
+def store(folder: Path, out: Path) -> None:
+    """Copy what a reader needs of finished runs to a results folder: no weights, every episode."""
+    episodes, curves = read_runs(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    lines = [line for seeds in curves.values() for part in seeds.values() for line in part]
+    for name, content in (("episodes.jsonl", episodes), ("curves.jsonl", lines)):
+        (out / name).write_text("".join(json.dumps(line) + "\n" for line in content))
+    (out / "task.json").write_text((folder / "task.json").read_text())
+    (out / "beliefs.json").write_text(json.dumps(read_beliefs(folder), indent=1) + "\n")
+    (out / "meta.json").write_text(json.dumps(read_meta(folder), indent=1) + "\n")
+    write_summary(out)
+
+
+# ---------------------------------------------------------------------- what a person sees
+
+
+def score_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    """Cells of the table: algorithm, last, its interval, best, published, seeds, updates."""
+    rows = []
+    for name, line in summary["algorithms"].items():
+        low, high = line["last"]["ci95"]
+        printed = line["published"]
+        rows.append(
+            [
+                NAMES[name],
+                f"{line['last']['score']:.1f}",
+                f"{low:.1f} – {high:.1f}",
+                f"{line['best']['score']:.1f}",
+                "–" if printed is None else f"{printed:g}",
+                str(line["seeds"]),
+                f"{line['updates']:,}",
+            ]
+        )
+    return rows
+
+
+def columns(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    """Heads of the table."""
+    return ("algorithm", "last", "95% interval", "best", "published (D4RL, 3M)", "seeds", "updates")
+
+
+def policy_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    """APE-V with every behaviour of its belief: score, interval, effective members at some steps."""
+    rows = []
+    for name, line in summary["policies"].items():
+        low, high = line["ci95"]
+        steps = summary["beliefs"].get(name, {}).get("effective_members", {})
+        counts = [f"{steps[step]['effective']:.1f}" if step in steps else "–" for step in ("10", "100", "last")]
+        rows.append([name.replace("ape-v", "APE-V", 1), f"{line['score']:.1f}", f"{low:.1f} – {high:.1f}", *counts])
+    return rows
+
+
+POLICY_COLUMNS = ("belief", "score", "95% interval", "members at 10", "at 100", "at the end")
+
+
+def print_scores(summary: Mapping[str, Any], console: Console | None = None) -> None:
+    """The table, and APE-V's with every behaviour of its belief where it was trained."""
+    console = console or Console()
+    parts: list[tuple[str, Sequence[str], list[list[str]]]] = [
+        (f"{summary['title']}: normalised scores", columns(summary), score_rows(summary))
+    ]
+    if summary["policies"]:
+        parts.append(("APE-V with every behaviour of its belief", POLICY_COLUMNS, policy_rows(summary)))
+    for title, heads, rows in parts:
+        table = Table(title=title, header_style="bold")
+        for i, head in enumerate(heads):
+            table.add_column(head, justify="right" if i else "left", no_wrap=not i)
+        for row in rows:
+            table.add_row(*row, style="bold" if row[0] == "APE-V" else None)
+        console.print(table)
+
+
+def markdown(summary: Mapping[str, Any]) -> str:
+    """Both tables for a page."""
+
+    def table(heads: Sequence[str], rows: list[list[str]]) -> str:
+        lines = ["| " + " | ".join(heads) + " |", "|---|" + "--:|" * (len(heads) - 1)]
+        return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+    text = table(columns(summary), score_rows(summary))
+    return text + ("\n" + table(POLICY_COLUMNS, policy_rows(summary)) if summary["policies"] else "")
+
+
+def fill_scores(page: Path, folder: Path) -> None:
+    """Refresh the tables between `<!-- scores: FOLDER -->` and `<!-- /scores -->`."""
+    summary = json.loads((folder / "summary.json").read_text())
+    start, end = f"<!-- scores: {folder.as_posix()} -->", "<!-- /scores -->"
+    text = page.read_text()
+    if start not in text:
+        raise ValueError(f"{page} has no line {start!r}. Fix: add it, and {end!r} after it.")
+    before, _, rest = text.partition(start)
+    page.write_text(before + start + "\n" + markdown(summary) + end + rest.partition(end)[2])
+
+
+def write_score_figures(folder: Path, summary: Mapping[str, Any], curves: Mapping[str, Any]) -> None:
+    """figures/curves.svg; with APE-V also members.svg (the paper's figure) and belief.svg."""
+    target = folder / "figures"
+    target.mkdir(exist_ok=True)
+    task, lines = summary["task"], []
+    for algorithm, seeds in curves.items():
+        shared = set.intersection(*({line["update"] for line in part} for part in seeds.values()))
+        x = sorted(shared)
+        at = [
+            [normalised(task, np.mean(line["returns"])) for p in seeds.values() for line in p if line["update"] == u] for u in x
+        ]
+        mean, low, high = ([float(f(v)) for v in at] for f in (np.mean, np.min, np.max))
+        lines.append(Series(NAMES[algorithm], x, mean, low, high))
+    if lines:
+        text = line_chart(lines, x_label="updates", y_label="normalised score", title=summary["title"], unit=False)
+        (target / "curves.svg").write_text(text)
+    if summary["policies"]:
+        rows = [(name, line["score"], *line["ci95"]) for name, line in summary["policies"].items()]
+        sac_n = summary["algorithms"].get("sac-n")
+        if sac_n:
+            rows.append(("SAC-N", sac_n["last"]["score"], *sac_n["last"]["ci95"]))
+        text = bar_chart(rows, x_label="normalised score", title=f"{task}: frozen members and the adaptive policy", unit=False)
+        (target / "members.svg").write_text(text)
+
+    traced = [Series(name, *zip(*trace["curve"], strict=True)) for name, trace in summary["beliefs"].items()]
+    if traced:
+        text = line_chart(
+            traced, x_label="step of the episode", y_label="members that count", title=f"{task}: how sure it is", unit=False
+        )
+        (target / "belief.svg").write_text(text)
+
+
+def _by_seed(lines: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    seeds: dict[int, list[float]] = {}
+    for line in lines:
+        seeds.setdefault(line["seed"], []).append(line["return"])
+    return list(seeds.values())
+
+
+def _lengths(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    return {"mean_steps": float(np.mean([line["length"] for line in lines]))}

@@ -1,0 +1,153 @@
+"""`apev reproduce d4rl`: from a log to the table, in Hopper, whose untrained episodes are short."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tyro
+
+from apev.cli import Command, main
+from apev.data import Dataset
+from apev.data.scores import normalised
+from apev.envs.make import make
+from apev.evaluate import Rollout
+from apev.experiments.cells import cells
+from apev.experiments.d4rl import SIZES, configuration, data_used, edac_eta
+from apev.experiments.d4rl_evaluate import trace_of
+from apev.report.d4rl import PAPER, write_summary
+
+pytest.importorskip("mujoco", reason="pip install 'apev[mujoco]'")
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    env, rng, rows = make("Hopper-v4"), np.random.default_rng(0), []
+    for episode in range(40):
+        obs, over = env.reset(seed=episode)[0], False
+        while not over:
+            action = rng.uniform(-1, 1, 3).astype(np.float32)
+            after, reward, ended, cut, _ = env.step(action)
+            rows.append((obs, action, reward, after, ended, cut and not ended))
+            obs, over = after, ended or cut
+    names = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
+    columns = dict(zip(names, map(np.array, zip(*rows, strict=True)), strict=True))
+    path = tmp_path_factory.mktemp("log") / "data.npz"
+    Dataset.from_arrays(**columns, source={"environment": "Hopper-v4"}).save(path)  # type: ignore[arg-type]
+    (path.parent / "card.json").write_text('{"seed": 3}')
+    return path
+
+
+@pytest.fixture(scope="module")
+def out(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    command(log, folder, "--algos", "bc", "ape-v", "--seeds", "0", "1", "--store", str(folder / "stored"))
+    return folder
+
+
+def command(log: Path, folder: Path, *more: str) -> None:
+    task = ["--task", "hopper-random", "--scale", "smoke", "--data", str(log), "--out", str(folder), "--threads", "1"]
+    main(["reproduce", "d4rl", *task, *more])
+
+
+def test_the_summary_holds_last_and_best_scores_of_raw_episodes(out: Path) -> None:
+    summary = json.loads((out / "hopper-random" / "summary.json").read_text())
+    assert list(summary["algorithms"]) == ["bc", "ape-v"]
+    assert summary["data"] == "another log"
+    assert summary["log"]["card"] == {"seed": 3}
+    for name, line in summary["algorithms"].items():
+        assert line["seeds"] == 2
+        assert line["updates"] == 40
+        assert line["last"]["ci95"][0] <= line["last"]["score"] <= line["last"]["ci95"][1]
+        runs = [out / "hopper-random" / "agents" / f"{name}-s{seed}" for seed in (0, 1)]
+        raw = [json.loads(text) for run in runs for text in (run / "episodes.jsonl").read_text().splitlines()]
+        returns = [one["return"] for one in raw if one["policy"] == name]
+        assert line["last"]["score"] == pytest.approx(float(normalised("hopper-random", np.mean(returns))))
+        curves = [[json.loads(t) for t in (run / "curves.jsonl").read_text().splitlines()] for run in runs]
+        best = np.mean([max(c["return"] for c in curve) for curve in curves])
+        assert line["best"]["score"] == pytest.approx(float(normalised("hopper-random", best)), abs=1e-3)
+    assert summary["algorithms"]["ape-v"]["published"] == 31.3
+    behaviours = list(summary["policies"])
+    assert behaviours[0] == "ape-v"
+    assert [name for name in behaviours if "e_" in name] == [f"ape-v, e_{k} (n = {k + 2})" for k in range(3)]
+    assert {"ape-v", "ape-v, forgetting", "ape-v, likelihood as printed"} == set(summary["beliefs"])
+    assert summary["meta"]["runs"]["ape-v-s1"]["command"].startswith("apev ")
+
+
+def test_stored_results_give_the_same_summary_without_the_runs(out: Path, tmp_path: Path) -> None:
+    stored = json.loads((out / "stored" / "summary.json").read_text())
+    assert stored == json.loads((out / "hopper-random" / "summary.json").read_text())
+    assert not list((out / "stored").rglob("*.safetensors"))
+    assert {path.name for path in (out / "stored" / "figures").iterdir()} == {"curves.svg", "members.svg", "belief.svg"}
+    page = tmp_path / "page.md"
+    marker = f"<!-- scores: {(out / 'stored').as_posix()} -->"
+    page.write_text(f"before\n{marker}\nold\n<!-- /scores -->\nafter\n")
+    main(["report", str(out / "stored"), "--page", str(page)])
+    text = page.read_text()
+    assert "old" not in text
+    assert f"| APE-V | {stored['algorithms']['ape-v']['last']['score']:.1f} |" in text
+    assert text.endswith("<!-- /scores -->\nafter\n")
+
+
+def test_finished_runs_are_not_repeated_and_others_join_the_table(out: Path, log: Path) -> None:
+    weights = out / "hopper-random" / "agents" / "bc-s0" / "policy"
+    before = {path: path.stat().st_mtime_ns for path in weights.iterdir()}
+    command(log, out, "--algos", "bc", "iql")
+    assert {path: path.stat().st_mtime_ns for path in weights.iterdir()} == before
+    assert list(write_summary(out / "hopper-random")["algorithms"]) == ["bc", "iql", "ape-v"]
+
+
+def test_missing_data_says_how_to_make_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "d4rl", "--task", "walker2d-medium"])
+    assert stop.value.code == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "apev collect Walker2d-v4 --kind medium" in told
+    assert "walker2d_medium-v2.hdf5" in told
+
+
+def test_published_settings() -> None:
+    assert configuration("sac-n", "hopper-medium-replay", "paper").critics == 200
+    assert configuration("sac-n", "hopper-random", "paper").critics == 500
+    assert configuration("ape-v", "halfcheetah-medium", "paper").critics == 10
+    assert [edac_eta("walker2d", kind) for kind in ("random", "medium", "medium-expert")] == [0, 1, 5]
+    assert SIZES["paper"].schedule.updates == 3_000_000
+    assert SIZES["cpu"].schedule.updates >= 100_000
+
+
+def test_what_data_was_used_is_told(log: Path) -> None:
+    data = Dataset.load(log)
+    assert data_used(data) == "another log"
+    data.source["notes"] = ["made by D4RL's recipe with apev collect; not D4RL's own data"]
+    assert data_used(data) == "D4RL-style"
+    data.source.update(notes=[], format="d4rl")
+    assert data_used(data) == "D4RL"
+
+
+def test_a_trace_counts_members_of_running_episodes() -> None:
+    result = Rollout.empty(2)
+    result.lengths[:] = (1, 10)
+    sure, unsure = [1.0, 0.0], [0.5, 0.5]
+    result.beliefs = [np.array([unsure, unsure])] + [np.array([sure, unsure])] * 9 + [np.array([sure, sure])]
+    trace = trace_of(result)
+    assert trace["effective_members"]["1"] == {"effective": pytest.approx(1.5), "episodes": 2}
+    assert trace["effective_members"]["10"] == {"effective": pytest.approx(1.0), "episodes": 1}
+    assert trace["effective_members"]["last"]["effective"] == pytest.approx(1.0)
+    assert trace["mean_belief_at_last"] == [1.0, 0.0]
+
+
+def test_every_cell_of_the_papers_tables_has_a_command_that_parses(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = list(cells())
+    assert len(listed) >= sum(len(row) for row in PAPER.values())
+    for command in {command for _, command in listed}:
+        words = shlex.split(command)
+        assert words[0] == "apev"
+        tyro.cli(Command, args=words[1:], config=(tyro.conf.OmitArgPrefixes,))
+    main(["reproduce", "--list"])
+    assert capsys.readouterr().out.count("apev reproduce") == len(listed)
