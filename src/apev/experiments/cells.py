@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from apev.report.d4rl import NAMES, PAPER
+from apev.report.d4rl import PAPER
+from apev.report.tables import display_name
 
 DOORS = ("single", "average", "LCB", "APE-V, evaluation only", "APE-V")
 
@@ -18,7 +19,7 @@ def cells() -> Iterator[tuple[str, str]]:
         for algorithm, score in row.items():
             command = f"apev reproduce d4rl --task {task} --algos {algorithm} --scale paper --seeds 0 1 2 3 --device cuda"
             data = f" --data {task.replace('-', '_', 1)}-v2.hdf5"
-            yield f"{task}, {NAMES[algorithm]}: {score:g}", command + data
+            yield f"{task}, {display_name(algorithm)}: {score:g}", command + data
     yield "Theorem 4.1, Propositions 5.1 to 5.3, Figure 1", "apev reproduce theory"
 
 

@@ -30,6 +30,15 @@ COLOURS = {
     "average": "#1c7ed6",
     "single": "#845ef7",
     "lcb": "#3b8ea5",
+    "sac-n": "#1c7ed6",
+    "edac": "#845ef7",
+    "cql": "#099268",
+    "iql": "#b8860b",
+    "rem": "#d6336c",
+    "sac": "#66a80f",
+    "bc": "#868e96",
+    "forgetting": "#1c7ed6",
+    "likelihood as printed": "#d6336c",
 }
 _SPARE = ("#ae3ec9", "#5f7d00", "#c2410c", "#0c8599", "#7a6f5d")
 _DASHES = {"oracle": "5 4", "ape-v-printed": "7 3", "random-member-step": "2 3", "single": "8 3 2 3"}
@@ -45,6 +54,8 @@ _STYLE = (
 
 def policy_colour(policy: str) -> str:
     """The policy's colour everywhere; an unknown policy gets one that depends on its name only."""
+    if policy.startswith("e_"):  # a belief frozen at one member
+        return "#868e96"
     return COLOURS.get(policy) or _SPARE[crc32(policy.encode()) % len(_SPARE)]
 
 

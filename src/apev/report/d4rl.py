@@ -14,7 +14,7 @@ from rich.table import Table
 from apev.data.scores import normalised
 from apev.report.charts import Series, bar_chart, line_chart
 from apev.report.statistics import bootstrap_ci, interquartile_mean
-from apev.report.tables import read_jsonl
+from apev.report.tables import display_name, read_jsonl
 
 PAPER: dict[str, dict[str, float]] = {
     "halfcheetah-random": {"bc": 2.2, "sac": 29.7, "rem": -0.8, "cql": 35.4, "iql": 31.3, "sac-n": 29.8, "ape-v": 29.9},
@@ -41,7 +41,7 @@ PAPER: dict[str, dict[str, float]] = {
 EDAC = {"halfcheetah-medium": 65.9, "halfcheetah-medium-replay": 61.3, "hopper-medium-replay": 101.0}
 EDAC |= {"walker2d-medium": 92.5, "walker2d-medium-replay": 87.1}
 
-NAMES = {"bc": "BC", "sac": "SAC", "rem": "REM", "cql": "CQL", "iql": "IQL", "sac-n": "SAC-N", "edac": "EDAC", "ape-v": "APE-V"}
+ORDER = ("bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v")
 
 
 def holds_scores(folder: Path) -> bool:
@@ -60,7 +60,7 @@ def write_summary(folder: Path) -> dict[str, Any]:
     episodes, curves = read_runs(folder)
     task = about["task"]
     algorithms = {}
-    for algorithm in [name for name in NAMES if any(line["algorithm"] == name for line in episodes)]:
+    for algorithm in [name for name in ORDER if any(line["algorithm"] == name for line in episodes)]:
         own = [line for line in episodes if line["algorithm"] == algorithm]
         by_seed = curves[algorithm]
         best = [max((line["returns"] for line in lines), key=np.mean) for lines in by_seed.values()]
@@ -163,7 +163,7 @@ def score_rows(summary: Mapping[str, Any]) -> list[list[str]]:
         printed = line["published"]
         rows.append(
             [
-                NAMES[name],
+                display_name(name),
                 f"{line['last']['score']:.1f}",
                 f"{low:.1f} – {high:.1f}",
                 f"{line['best']['score']:.1f}",
@@ -245,24 +245,29 @@ def write_score_figures(folder: Path, summary: Mapping[str, Any], curves: Mappin
             [normalised(task, np.mean(line["returns"])) for p in seeds.values() for line in p if line["update"] == u] for u in x
         ]
         mean, low, high = ([float(f(v)) for v in at] for f in (np.mean, np.min, np.max))
-        lines.append(Series(NAMES[algorithm], x, mean, low, high))
+        lines.append(Series(algorithm, x, mean, low, high))
     if lines:
         text = line_chart(lines, x_label="updates", y_label="normalised score", title=summary["title"], unit=False)
         (target / "curves.svg").write_text(text)
     if summary["policies"]:
-        rows = [(name, line["score"], *line["ci95"]) for name, line in summary["policies"].items()]
+        rows = [(short(name), line["score"], *line["ci95"]) for name, line in summary["policies"].items()]
         sac_n = summary["algorithms"].get("sac-n")
         if sac_n:
-            rows.append(("SAC-N", sac_n["last"]["score"], *sac_n["last"]["ci95"]))
+            rows.append(("sac-n", sac_n["last"]["score"], *sac_n["last"]["ci95"]))
         text = bar_chart(rows, x_label="normalised score", title=f"{task}: frozen members and the adaptive policy", unit=False)
         (target / "members.svg").write_text(text)
 
-    traced = [Series(name, *zip(*trace["curve"], strict=True)) for name, trace in summary["beliefs"].items()]
+    traced = [Series(short(name), *zip(*trace["curve"][::5], strict=True)) for name, trace in summary["beliefs"].items()]
     if traced:
         text = line_chart(
             traced, x_label="step of the episode", y_label="members that count", title=f"{task}: how sure it is", unit=False
         )
         (target / "belief.svg").write_text(text)
+
+
+def short(policy: str) -> str:
+    """A behaviour of APE-V's belief without the name they share."""
+    return policy.removeprefix("ape-v, ")
 
 
 def _by_seed(lines: Sequence[Mapping[str, Any]]) -> list[list[float]]:

@@ -32,6 +32,13 @@ POLICY_NAMES = {
     "average-greedy": "Average ensemble, greedy",
     "single": "Single network",
     "lcb": "LCB ensemble",
+    "sac-n": "SAC-N",
+    "edac": "EDAC",
+    "cql": "CQL",
+    "iql": "IQL",
+    "rem": "REM",
+    "sac": "SAC",
+    "bc": "BC",
 }
 
 
