@@ -273,6 +273,21 @@ def test_evaluate_keeps_one_record_an_episode_for_each_behaviour(capsys: pytest.
     assert "belief: member-step" in out
 
 
+def test_evaluate_knows_the_environment_of_the_log(capsys: pytest.CaptureFixture[str], tmp_path: Path, trained: Path) -> None:
+    flags = np.array([False, True])
+    log = Dataset.from_arrays(np.zeros((2, 4)), [0, 1], [0.0, 1.0], flags, flags & False, source={"environment": "CartPole-v1"})
+    log.save(tmp_path / "log.npz")
+    run = str(tmp_path / "run")
+    code, _, _ = call(capsys, "train", "--data", str(tmp_path / "log.npz"), "--out", run, "--updates", "1", "--threads", "1")
+    assert code == 0
+    code, out, _ = call(capsys, "evaluate", run, "--episodes", "2", "--threads", "1")
+    assert code == 0
+    assert "CartPole-v1" in out
+    code, _, err = call(capsys, "evaluate", str(trained), "--episodes", "2", "--threads", "1")
+    assert code == 2
+    assert_mentions(err, "does not say its environment.*--env")
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -24,6 +24,7 @@ from apev.policy import Policy
 from apev.train import Interrupted, Schedule
 
 ERRORS = Console(stderr=True, highlight=False)
+EVALUATED_BY = ("name", "environment", "environment_spec", "reference")  # what a run keeps of its log's origin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +138,7 @@ class Train(Machine):
                 "seed": self.seed,
                 "batch_size": self.batch_size,
                 "held_out": self.held_out,
+                "source": {key: dataset.source[key] for key in EVALUATED_BY if key in dataset.source},
             },
             title=self.agent,
         )
@@ -149,8 +151,8 @@ class Evaluate(Machine):
 
     run_folder: tyro.conf.Positional[Path]
     """A run folder made by `apev train`."""
-    env: str
-    """A Gymnasium id, e.g. CartPole-v1 or apev/LockedDoors-v0."""
+    env: str | None = None
+    """A Gymnasium id, e.g. CartPole-v1 or apev/LockedDoors-v0; unless given, the environment the log came from."""
     episodes: int = 20
     """How many episodes."""
     adapt: tuple[str, ...] = ("true", "uniform")
@@ -160,21 +162,26 @@ class Evaluate(Machine):
 
     def run(self) -> None:
         """Run it."""
+        from apev.data.scores import normalise, of_source
+        from apev.data.source import environment_spec
         from apev.evaluate import GymnasiumBatch, rollout
         from apev.report import print_returns, print_table, summarise
 
         self.use()
         lines: list[dict[str, Any]] = []
-        if self.env.startswith("apev/"):
-            import apev.envs  # noqa: F401 (registers them)
+        settings = self.run_folder / "config.json"
+        source = json.loads(settings.read_text()).get("source", {}) if settings.exists() else {}
+        source |= {"environment": self.env, "environment_spec": None} if self.env else {}
+        spec = environment_spec(source)
+        shown = getattr(spec, "id", spec)
         policy = Policy.load(self.run_folder, device=self.device)
         for word in self.adapt:
-            env = GymnasiumBatch(self.env, self.episodes, self.seed)
-            with ERRORS.status(f"{self.env}: {word}"):
+            env = GymnasiumBatch(spec, self.episodes, self.seed)
+            with ERRORS.status(f"{shown}: {word}"):
                 try:
                     result = rollout(policy.with_adapt(parse_adapt(word), seed=self.seed), env)
                 except (KeyError, TypeError) as error:
-                    raise ValueError(f"{self.env} does not fit this policy: {error}") from error
+                    raise ValueError(f"{shown} does not fit this policy: {error}") from error
             lines += [
                 {
                     "policy": f"belief: {word}",
@@ -189,8 +196,13 @@ class Evaluate(Machine):
                 for i in range(self.episodes)
             ]
         (self.run_folder / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        title = f"{self.run_folder} in {self.env}"
+        title = f"{self.run_folder} in {shown}"
         print_returns(lines, title)
+        reference = of_source(source)
+        if reference is not None:
+            for name in dict.fromkeys(line["policy"] for line in lines):
+                mean = sum(line["return"] for line in lines if line["policy"] == name) / self.episodes
+                print(f"{name}: normalised score {float(normalise(mean, reference)):.1f}")
         if lines[0]["success"] is not None:
             print_table({"title": title, "policies": summarise(lines)})
 

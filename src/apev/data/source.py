@@ -43,7 +43,7 @@ def d4rl_robot(name: str) -> str | None:
 def environment_spec(source: Mapping[str, Any]) -> Any:
     """What `gymnasium.make` takes to build the environment of this data: an EnvSpec or an id."""
     text = source.get("environment_spec")
-    if text is not None:
+    if text:
         known = {key: value for key, value in json.loads(text).items() if key in KNOWN_SPEC}  # older Gymnasium wrote more
         return gymnasium.envs.registration.EnvSpec.from_json(json.dumps(known))
     if source.get("environment"):
