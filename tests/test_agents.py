@@ -52,6 +52,27 @@ class TestAPEVWithWildcards(AgentContract):
     settings = {"members": 3, "wildcards": 3, "prior_scale": 0.1}  # noqa: RUF012
 
 
+class TestDiscreteBC(AgentContract):
+    agent = "discrete-bc"
+    imitates = True
+    loss_falls = False
+
+
+class TestDiscreteREM(AgentContract):
+    agent = "discrete-rem"
+    settings = {"members": 4}  # noqa: RUF012
+
+
+class TestDiscreteCQL(AgentContract):
+    agent = "discrete-cql"
+    settings = {"conservative": 0.02}  # noqa: RUF012
+
+
+class TestDiscreteIQL(AgentContract):
+    agent = "discrete-iql"
+    loss_falls = False
+
+
 def test_every_agent_of_discrete_actions_keeps_the_contract() -> None:
     kept = {contract.agent for contract in AgentContract.__subclasses__() if hasattr(contract, "agent")}
     assert kept == {name for name, (kind, _) in REGISTRY.items() if issubclass(kind, DQN)}

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import apev
-from apev.agents import APEVConfig, DQNConfig
+from apev.agents import APEVConfig, DQNConfig, registered
 from apev.cli import main, parse_adapt, parse_settings
 from apev.data import Dataset
 
@@ -251,11 +251,12 @@ def test_train_does_not_overwrite_and_resumes(
     assert "apev.load(" in out
 
 
-@pytest.mark.parametrize("agent", ["dqn", "lcb"])
+@pytest.mark.parametrize("agent", ["dqn", "lcb", "rem", "cql", "bc"])
 def test_every_agent_trains(capsys: pytest.CaptureFixture[str], cartpole: Path, tmp_path: Path, agent: str) -> None:
     code, _, err = call(capsys, *train_words(cartpole, tmp_path / agent, "--agent", agent, "--held-out", "0"))
     assert code == 0, err
-    assert json.loads((tmp_path / agent / "policy/policy.json").read_text())["agent"] == agent
+    stored = json.loads((tmp_path / agent / "policy/policy.json").read_text())["agent"]
+    assert stored == registered(agent, discrete=True)
 
 
 def test_evaluate_keeps_one_record_an_episode_for_each_behaviour(capsys: pytest.CaptureFixture[str], trained: Path) -> None:

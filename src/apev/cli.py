@@ -63,9 +63,9 @@ class Train(Machine):
     out: Path = Path("runs/train")
     """The run folder."""
     agent: Literal["ape-v", "dqn", "lcb", "sac", "edac", "rem", "cql", "iql", "bc"] = "ape-v"
-    """ape-v adapts, on deep Q-learning or, where actions are continuous, on SAC-N. Discrete: dqn is an ensemble of independent
-    value functions (--members 1: plain DQN), lcb is conservative. Continuous: sac (--set critics=10: SAC-N), edac, rem, cql,
-    iql, and bc, which only imitates."""
+    """ape-v adapts, on deep Q-learning or, where actions are continuous, on SAC-N. For both kinds of actions: rem, cql, iql,
+    and bc, which only imitates. Discrete: dqn is an ensemble of independent value functions (--members 1: plain DQN), lcb is
+    conservative. Continuous: sac (--set critics=10: SAC-N), edac."""
     members: int | None = None
     """How many members; each agent has a default. Agents of continuous actions other than ape-v have one."""
     gamma: float | None = None

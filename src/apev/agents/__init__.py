@@ -7,6 +7,10 @@ from apev.agents.apev import APEV, APEVConfig
 from apev.agents.apev_sac import APEVSAC, APEVSACConfig
 from apev.agents.bc import BC, BCConfig
 from apev.agents.cql import CQL, CQLConfig
+from apev.agents.discrete_bc import DiscreteBC, DiscreteBCConfig
+from apev.agents.discrete_cql import DiscreteCQL, DiscreteCQLConfig
+from apev.agents.discrete_iql import DiscreteIQL, DiscreteIQLConfig
+from apev.agents.discrete_rem import DiscreteREM, DiscreteREMConfig
 from apev.agents.dqn import DQN, DQNConfig
 from apev.agents.edac import EDAC, EDACConfig
 from apev.agents.iql import IQL, IQLConfig
@@ -18,6 +22,10 @@ REGISTRY: dict[str, tuple[type[Agent], type[Any]]] = {
     "dqn": (DQN, DQNConfig),
     "lcb": (LCB, LCBConfig),
     "ape-v": (APEV, APEVConfig),
+    "discrete-bc": (DiscreteBC, DiscreteBCConfig),
+    "discrete-rem": (DiscreteREM, DiscreteREMConfig),
+    "discrete-cql": (DiscreteCQL, DiscreteCQLConfig),
+    "discrete-iql": (DiscreteIQL, DiscreteIQLConfig),
     "bc": (BC, BCConfig),
     "sac": (SAC, SACConfig),
     "edac": (EDAC, EDACConfig),
@@ -28,7 +36,7 @@ REGISTRY: dict[str, tuple[type[Agent], type[Any]]] = {
 }
 """Agents by the name they have in files."""
 
-DISCRETE = {"ape-v": "ape-v", "dqn": "dqn", "lcb": "lcb"}
+DISCRETE = {name: name for name in ("ape-v", "dqn", "lcb")} | {n: f"discrete-{n}" for n in ("rem", "cql", "iql", "bc")}
 CONTINUOUS = {"ape-v": "ape-v-sac"} | {name: name for name in ("sac", "edac", "rem", "cql", "iql", "bc")}
 """Agents by the name they have on the command line, for logs of discrete and of continuous actions."""
 
@@ -63,6 +71,14 @@ __all__ = [
     "BeliefConfig",
     "CQLConfig",
     "DQNConfig",
+    "DiscreteBC",
+    "DiscreteBCConfig",
+    "DiscreteCQL",
+    "DiscreteCQLConfig",
+    "DiscreteIQL",
+    "DiscreteIQLConfig",
+    "DiscreteREM",
+    "DiscreteREMConfig",
     "EDACConfig",
     "IQLConfig",
     "LCBConfig",

@@ -110,16 +110,16 @@ class DQN(Agent):
 
     def build(self, **more: Any) -> QEnsemble:
         """The networks."""
-        return QEnsemble(
-            self.members,
-            self.layout.num_actions,
-            self.layout.vector_dim,
-            self.layout.picture_shape,
-            hidden=self.config.hidden,
-            features=self.config.features,
-            prior_scale=self.config.prior_scale,
-            **more,
-        )
+        settings: dict[str, Any] = {
+            "members": self.members,
+            "num_actions": self.layout.num_actions,
+            "vector_dim": self.layout.vector_dim,
+            "picture_shape": self.layout.picture_shape,
+            "hidden": self.config.hidden,
+            "features": self.config.features,
+            "prior_scale": self.config.prior_scale,
+        }
+        return QEnsemble(**(settings | more))
 
     # ------------------------------------------------------------------ values and policy
 
@@ -170,35 +170,51 @@ class DQN(Agent):
         """One gradient step for all members."""
         self.check_batch(batch)
         shown, next_shown = self.encode_batch(batch)
-        belief = beliefs.uniform(self.members, len(batch.action), self.device).exp()
-        q = take(self.net(shown, batch.obs.vector, belief), batch.action)  # [K, B]
+        belief = self.draw_belief(len(batch.action))
+        q = self.net(shown, batch.obs.vector, belief)  # [K, B, A]
         with torch.no_grad():
             follow = self.next_value(self.target(next_shown, batch.next_obs.vector, belief), belief)
             target = self.backup(batch, follow)
         weight = self.trains_on[batch.group].T  # [K, B]
-        return self.descend((q - target).square(), weight) | {"value": q.detach().mean()}
+        loss = self.row_loss(q, batch.action, target, belief)
+        return self.descend(loss, weight) | {"value": take(q.detach(), batch.action).mean()}
+
+    def draw_belief(self, rows: int) -> Tensor:
+        """Weights [B, K] of the members in a training step: all alike."""
+        return beliefs.uniform(self.members, rows, self.device).exp()
+
+    def row_loss(self, q: Tensor, action: Tensor, target: Tensor, belief: Tensor) -> Tensor:
+        """[K, B]: squared errors of q [K, B, A] at the logged actions."""
+        return (take(q, action) - target).square()
+
+    def encode_rows(self, obs: Observations, other: Observations) -> Tensor | None:
+        """Features [K, B, F] of the rows of `obs`, whose table may hold the pictures of `other` too: these are not encoded."""
+        if obs.pictures is None or obs.picture is None:
+            return None
+        if other.picture is obs.picture:  # one picture a context, many rows each
+            features = self.net.encode(obs.pictures)
+            assert features is not None
+            return features[:, obs.picture]
+        return self.net.encode(obs.pictures[obs.picture])
 
     def encode_batch(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
         """Features [K, B, F] of the rows, with gradient, and of the rows after the step, without."""
         obs, after = batch.obs, batch.next_obs
-        if obs.pictures is None or obs.picture is None or after.picture is None:
+        shown = self.encode_rows(obs, after)
+        if shown is None or obs.pictures is None or after.picture is None:
             return None, None
-        if after.picture is obs.picture:  # one picture a context: encoded once, online and target heads share it
-            features = self.net.encode(obs.pictures)
-            assert features is not None
-            shown = features[:, obs.picture]
+        if after.picture is obs.picture:  # encoded once, online and target heads share it
             return shown, shown.detach()
         with torch.no_grad():
-            next_shown = self.target.encode(obs.pictures[after.picture])
-        return self.net.encode(obs.pictures[obs.picture]), next_shown
+            return shown, self.target.encode(obs.pictures[after.picture])
 
     def next_value(self, q: Tensor, belief: Tensor) -> Tensor:
         """V(s') of each member from the target's q [K, B, A]: its own maximum."""
         return q.amax(-1)
 
-    def descend(self, squared: Tensor, weight: Tensor) -> dict[str, Tensor]:
-        """One step of Adam on squared errors [K, B], scaled so that a masked member learns as fast as an unmasked one."""
-        loss = (squared * weight).sum() / (weight.shape[1] * self.config.bootstrap)
+    def descend(self, errors: Tensor, weight: Tensor) -> dict[str, Tensor]:
+        """One step of Adam on each row's loss [K, B], scaled so that a masked member learns as fast as an unmasked one."""
+        loss = (errors * weight).sum() / (weight.shape[1] * self.config.bootstrap)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
