@@ -19,7 +19,17 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from apev.agents import REGISTRY, Agent, APEVConfig, DQNConfig, LCBConfig
+from apev.agents import (
+    REGISTRY,
+    Agent,
+    APEVConfig,
+    DiscreteBCConfig,
+    DiscreteCQLConfig,
+    DiscreteIQLConfig,
+    DiscreteREMConfig,
+    DQNConfig,
+    LCBConfig,
+)
 from apev.agents.dqn import DQN
 from apev.belief import BeliefFilter
 from apev.data import Dataset, Sampler
@@ -35,7 +45,8 @@ from apev.train import Evaluator, Schedule, train
 
 Scale = Literal["smoke", "demo", "cpu", "paper"]
 
-TRAINED = ("ape-v", "ensemble", "lcb", "ape-v-printed")
+OFFLINE = ("bc", "rem", "cql", "iql")
+TRAINED = ("ape-v", "ensemble", "lcb", "ape-v-printed", *OFFLINE)
 """The agents that are trained; every policy of the table is one of them with a behaviour of its belief."""
 
 
@@ -76,6 +87,10 @@ CONFIGS: dict[str, DQNConfig] = {
     "lcb": LCBConfig(gamma=GAMMA),
     "ape-v": BEST,
     "ape-v-printed": PRINTED,
+    "bc": DiscreteBCConfig(gamma=GAMMA),
+    "rem": DiscreteREMConfig(gamma=GAMMA),
+    "cql": DiscreteCQLConfig(gamma=GAMMA),
+    "iql": DiscreteIQLConfig(gamma=GAMMA),
 }
 
 RECIPES: dict[Scale, Recipe] = {
@@ -94,7 +109,7 @@ RECIPES: dict[Scale, Recipe] = {
     ),
     "cpu": Recipe(
         schedule=Schedule(updates=5000, eval_every=1000, checkpoint_every=500, lr_decay=True),
-        agents=("ape-v", "ensemble", "lcb"),
+        agents=("ape-v", "ensemble", "lcb", *OFFLINE),
     ),
     "paper": Recipe(
         batch_groups=256,
@@ -128,6 +143,7 @@ POLICIES: dict[str, Entry] = {
     "average-greedy": Entry("ensemble", False, greedy=True),
     "single": Entry("ensemble", 0),  # members train independently, so one of them is a single DQN
     "lcb": Entry("lcb", False),
+    **{name: Entry(name, False) for name in OFFLINE},
 }
 
 
