@@ -16,11 +16,11 @@ is, in 10^9, and equal to the count by hand:
 
     convolution            1.227    2 P members (32^2 32 27 + 16^2 32 288 + 8^2 32 288)
     convolution_backward   2.171    twice that, less the gradient of the pixels, which nobody needs
-    baddbmm                2.803    heads: 2 K B (37 256 + 256 256 + 256 4), online and target, each at two beliefs
-    bmm                    2.803    backward of the two online ones, inputs and weights; and the belief-weighted mean
-    addmm, mm              0.005    the encoders' dense layer
+    baddbmm                2.760    plain values 2 K B (28 256 + 256 256 + 256 4), corrections with 37 inputs; online and target
+    bmm                    2.673    backward of the online ones, weights and inputs; nobody needs those of the corrections
+    addmm, mm              0.010    the encoders' dense layer, and the evidence behind a belief
 
-With one encoding a transition the convolutions cost 16 times as much and all else the same: 60.0 against 9.0, 6.7 times as
+With one encoding a transition the convolutions cost 16 times as much and all else the same: 59.9 against 8.8, 6.8 times as
 many operations. Whatever the speedup is above that comes from memory: activations of 512 pictures leave the caches, and
 buffers that large are given back to the system and faulted in again at every update (glibc's malloc).
 """
