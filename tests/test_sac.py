@@ -178,6 +178,17 @@ def test_beliefs_move_towards_the_member_that_was_less_surprised() -> None:
     torch.testing.assert_close(new, torch.tensor([[1.0, math.exp(-4)]]) / (1 + math.exp(-4)))
 
 
+@pytest.mark.parametrize("dense", [True, False])
+def test_the_slope_by_hand_is_autograds(dense: bool) -> None:
+    torch.manual_seed(0)
+    net, rows = EnsembleMLP(5, 3, (8, 6), 2), torch.randn(40, 3, requires_grad=True)
+    member, output = torch.randint(4, (40,)), torch.randint(2, (40,))  # nobody asks the last one
+    activations = net.activations(rows.expand(5, -1, -1))
+    asked = activations[-1][member, torch.arange(40), output]
+    (expected,) = torch.autograd.grad(asked.sum(), rows)
+    torch.testing.assert_close(net.slope(activations, member, output, dense), expected)
+
+
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40))
 @settings(deadline=None, max_examples=60)
 def test_groups_ask_every_row_of_its_own_network(index: list[int]) -> None:

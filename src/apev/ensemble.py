@@ -41,9 +41,38 @@ class EnsembleMLP(nn.Module):
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
+        return self.activations(x, frozen)[-1]
+
+    def activations(self, x: Tensor, frozen: bool = False) -> list[Tensor]:
+        """What each layer gives, [K, B, width]; the last is the output."""
+        layers = []
         for layer in self.layers[:-1]:
             x = layer(x, frozen).relu_()  # in place: the product does not need its own output to go backward
-        return self.layers[-1](x, frozen)
+            layers.append(x)
+        return [*layers, self.layers[-1](x, frozen)]
+
+    @torch.no_grad()
+    def slope(self, activations: list[Tensor], member: Tensor, output: Tensor, dense: bool | None = None) -> Tensor:
+        """[B, in]: the gradient by its input of the one output that each row asks of one member: member, output [B].
+
+        Worked out from the activations that are there already. On a CPU the rows are sorted by member and each member
+        multiplies its own; a GPU multiplies all rows by all members (`dense`), which waits for nothing.
+        """
+        weights = [layer.weight for layer in self.layers]
+        dense = member.device.type != "cpu" if dense is None else dense
+        if dense:
+            chosen = torch.arange(self.members, device=member.device)[:, None] == member  # [K, B]
+            g = torch.where(chosen[..., None], weights[-1][:, :, output].mT, 0)
+            for weight, h in zip(reversed(weights[:-1]), reversed(activations[:-1]), strict=True):
+                g = (g * (h > 0)) @ weight.mT
+            return g.sum(0)
+        order = member.argsort()
+        member, counts = member[order], torch.bincount(member, minlength=self.members).tolist()
+        g = weights[-1][member, :, output[order]]  # [B, width]
+        for weight, h in zip(reversed(weights[:-1]), reversed(activations[:-1]), strict=True):
+            own = (g * (h[member, order] > 0)).split(counts)
+            g = torch.cat([rows @ w.T for rows, w in zip(own, weight, strict=True)])
+        return torch.empty_like(g).index_copy_(0, order, g)
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,11 @@ class SAC(ContinuousAgent):
         return torch.cat([obs, action] if belief is None else [obs, action, belief], -1)
 
     def ask(self, net: EnsembleMLP, x: Tensor) -> Tensor:
-        """[K, N, B] of every critic, for each member; x: [B, D], or [networks, B, D]."""
-        q = net(x if x.ndim == 3 else x.expand(net.members, *x.shape))
+        """[K, N, B] of every critic, for each member; x: [B, D]."""
+        return self.by_member(net(x.expand(net.members, *x.shape)))
+
+    def by_member(self, q: Tensor) -> Tensor:
+        """[networks, B, heads] -> [K, N, B]."""
         if self.shared:
             return q.permute(2, 0, 1)
         padded = q.new_zeros(*self.counts.shape, q.shape[1])
@@ -216,21 +219,20 @@ class SAC(ContinuousAgent):
     def policy_value(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
         """[B]: Q_k(s, b, a) of a member drawn by the belief, whose gradient by the action is that of sum_k b_k Q_k on average.
 
-        All critics are asked which is the smallest, without gradient; then each row asks that one again.
+        All critics are asked which is the smallest; its slope, worked out from the same pass, is the gradient.
         """
-        x = self.inputs(obs, action, belief)
+        x = self.inputs(obs, action.detach(), belief)
         with torch.no_grad():
-            q = self.ask(self.critics, x)  # [K, N, B]
+            activations = self.critics.activations(x.expand(self.critics.members, *x.shape))
+            q = self.by_member(activations[-1])  # [K, N, B]
             member = self.draw_member(belief)
-            if member is None:
-                least = q[0].argmin(0)
-            else:
-                q = q.masked_fill(~self.counts[:, :, None], torch.inf)
-                least = q[member, :, torch.arange(len(obs), device=obs.device)].argmin(1)
-                least = self.network[member, least]
-        groups = Groups.of(least, self.critics.members)
-        value = groups.join(self.critics(groups.split(x), frozen=True))  # [B, heads]
-        return value[:, 0] if member is None or not self.shared else value.gather(1, member[:, None])[:, 0]
+            member = torch.zeros(len(obs), dtype=torch.int64, device=obs.device) if member is None else member
+            rows = torch.arange(len(obs), device=obs.device)
+            value, least = q.masked_fill(~self.counts[:, :, None], torch.inf)[member, :, rows].min(1)
+            head = member if self.shared else torch.zeros_like(member)
+            slope = self.critics.slope(activations, self.network[member, least], head)
+        by_action = slope[:, self.layout.vector_dim : self.layout.vector_dim + self.layout.action_dim]
+        return value + ((action - action.detach()) * by_action).sum(-1)  # the value, with that gradient
 
     def draw_belief(self, rows: int) -> Tensor | None:
         """The log-beliefs [B, K] of a training step; None where there is one member."""
