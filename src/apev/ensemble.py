@@ -58,7 +58,7 @@ class EnsembleMLP(nn.Module):
         Worked out from the activations that are there already. On a CPU the rows are sorted by member and each member
         multiplies its own; a GPU multiplies all rows by all members (`dense`), which waits for nothing.
         """
-        weights = [layer.weight for layer in self.layers]
+        weights = [layer.get_parameter("weight") for layer in self.layers]
         dense = member.device.type != "cpu" if dense is None else dense
         if dense:
             chosen = torch.arange(self.members, device=member.device)[:, None] == member  # [K, B]
