@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test install install-test clean
+.PHONY: demo test install install-test procgen clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -18,6 +18,11 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt
 install: $(VENV)/.installed
 
 install-test: $(VENV)/.installed-test
+
+# The real Procgen, without the dead gym and the old NumPy that its metadata asks for. Python 3.11 and 3.12, Linux x86_64.
+procgen: install-test
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
+	  gym3 procgen-mirror cffi pycparser imageio
 
 demo: install
 	$(BIN)/apev demo --out runs/demo

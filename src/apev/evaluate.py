@@ -76,7 +76,7 @@ def rollout(policy: Policy, env: BatchedEnv, *, trace: bool = False, determinist
         policy.observe(reward, following, ended, active=active)
         returns[active] += np.asarray(reward)[active]
         lengths[active] += 1
-        recent[steps % STALL_WINDOW, active] = fingerprint(following)[active]
+        recent[steps % STALL_WINDOW, active] = fingerprint(following, table is not None)[active]
         newly = active & (np.asarray(ended) | np.asarray(cut))
         terminated |= newly & np.asarray(ended)
         if "success" in info:
@@ -102,10 +102,16 @@ def picture_table(env: Any, device: torch.device) -> torch.Tensor | None:
     return torch.as_tensor(np.ascontiguousarray(pictures), device=device).permute(0, 3, 1, 2)
 
 
-def fingerprint(obs: Observations) -> np.ndarray:
-    """One number an observation, different for different vectors: [B]."""
+def fingerprint(obs: Observations, shared: bool = False) -> np.ndarray:
+    """One number an observation, different for different vectors, or pictures where there is no vector: [B].
+
+    `shared`: pictures are rows of a table that stays the same, so that the row's number will do.
+    """
     if obs.vector.shape[1] == 0:
         assert obs.pictures is not None
+        assert obs.picture is not None
+        if shared:
+            return obs.picture.cpu().numpy().astype(np.float64)
         flat = obs.pictures[obs.picture].flatten(1).double()
     else:
         flat = obs.vector.double()

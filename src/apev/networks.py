@@ -22,6 +22,31 @@ def door_encoder(channels: int = 3, height: int = 32, width: int = 32, features:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * height * width, features))
 
 
+class Residual(nn.Module):
+    """x + conv(relu(conv(relu(x))))."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[P, C, H, W] -> the same shape."""
+        return x + self.second(self.first(x.relu()).relu_())
+
+
+def impala_encoder(
+    channels: int = 3, height: int = 64, width: int = 64, features: int = 256, depths: tuple[int, ...] = (16, 32, 32)
+) -> nn.Module:
+    """Procgen's own network (Cobbe et al., 2020; Espeholt et al., 2018): for each depth a convolution, max pooling and two
+    residual blocks, then a dense layer; 622,144 parameters for 64 x 64 pixels in colour."""
+    layers: list[nn.Module] = []
+    for depth in depths:
+        layers += [nn.Conv2d(channels, depth, 3, padding=1), nn.MaxPool2d(3, 2, padding=1), Residual(depth), Residual(depth)]
+        channels, height, width = depth, (height + 1) // 2, (width + 1) // 2
+    return nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(channels * height * width, features), nn.ReLU())
+
+
 class QEnsemble(nn.Module):
     """K action-value functions Q_k(s, b, a): an encoder for the picture, then two hidden layers of 256 (Appendix C).
 
@@ -145,3 +170,57 @@ class RandomPrior(nn.Module):
     def forward(self, features: Tensor | None, vectors: Tensor) -> Tensor:
         """-> [K, B, A]."""
         return self.heads(vectors if features is None else torch.cat([features, vectors], dim=-1))
+
+
+class CategoricalEnsemble(nn.Module):
+    """K distributions of the return, each a softmax over fixed atoms: an IMPALA encoder, then a linear readout (Appendix D).
+
+    With `belief` the readout of APE-V reads it beside the features. `hidden` layers are none in the paper.
+    """
+
+    atoms: Tensor  # [N] the returns that probabilities are given for
+
+    def __init__(
+        self,
+        members: int,
+        num_actions: int,
+        vector_dim: int,
+        picture_shape: tuple[int, int, int] | None = None,  # C, H, W
+        *,
+        belief: bool = False,
+        hidden: tuple[int, ...] = (),
+        features: int = 256,
+        low: float = -31.0,
+        high: float = 9.0,
+        count: int = 81,
+    ) -> None:
+        super().__init__()
+        self.members, self.num_actions, self.belief = members, num_actions, belief
+        self.encoder: EncoderEnsemble | None = None
+        if picture_shape:
+            self.encoder = EncoderEnsemble(members, lambda: impala_encoder(*picture_shape, features=features))
+        inputs = (features if picture_shape else 0) + vector_dim + (members if belief else 0)
+        self.readout = EnsembleMLP(members, inputs, hidden, num_actions * count)
+        self.register_buffer("atoms", torch.linspace(low, high, count), persistent=False)
+
+    def trained(self) -> list[Tensor]:
+        """The parameters that learn: all."""
+        return list(self.parameters())
+
+    def encode(self, pictures: Tensor | None) -> Tensor | None:
+        """pictures: [P, C, H, W] -> features [K, P, F]; None where observations have no picture."""
+        return None if self.encoder is None or pictures is None else self.encoder(pictures)
+
+    def logits(self, features: Tensor | None, vector: Tensor, belief: Tensor | None = None) -> Tensor:
+        """features: [K, B, F], vector: [B, D], belief: weights [B, K] (or [K, B, K]: a member's own) -> [K, B, A, N]."""
+        parts = [] if features is None else [features]
+        if vector.shape[1]:
+            parts.append(vector.expand(self.members, *vector.shape))
+        if self.belief:
+            assert belief is not None
+            parts.append(belief.expand(self.members, -1, -1))
+        return self.readout(torch.cat(parts, dim=-1)).unflatten(-1, (self.num_actions, len(self.atoms)))
+
+    def forward(self, features: Tensor | None, vector: Tensor, belief: Tensor) -> Tensor:
+        """Expected returns q: [K, B, A]."""
+        return self.logits(features, vector, belief).softmax(-1) @ self.atoms

@@ -4,8 +4,10 @@ from typing import Any
 
 from apev.agents.agent import Agent, BeliefConfig
 from apev.agents.apev import APEV, APEVConfig
+from apev.agents.apev_c51 import APEVC51, APEVC51Config
 from apev.agents.apev_sac import APEVSAC, APEVSACConfig
 from apev.agents.bc import BC, BCConfig
+from apev.agents.c51 import C51, C51LCB, C51Config, C51LCBConfig
 from apev.agents.cql import CQL, CQLConfig
 from apev.agents.discrete_bc import DiscreteBC, DiscreteBCConfig
 from apev.agents.discrete_cql import DiscreteCQL, DiscreteCQLConfig
@@ -27,6 +29,9 @@ REGISTRY: dict[str, tuple[type[Agent], type[Any]]] = {
     "discrete-cql": (DiscreteCQL, DiscreteCQLConfig),
     "discrete-iql": (DiscreteIQL, DiscreteIQLConfig),
     "bc": (BC, BCConfig),
+    "c51": (C51, C51Config),
+    "c51-lcb": (C51LCB, C51LCBConfig),
+    "ape-v-c51": (APEVC51, APEVC51Config),
     "sac": (SAC, SACConfig),
     "edac": (EDAC, EDACConfig),
     "rem": (REM, REMConfig),
@@ -52,8 +57,11 @@ def registered(name: str, discrete: bool) -> str:
 
 __all__ = [
     "APEV",
+    "APEVC51",
     "APEVSAC",
     "BC",
+    "C51",
+    "C51LCB",
     "CONTINUOUS",
     "CQL",
     "DISCRETE",
@@ -64,11 +72,14 @@ __all__ = [
     "REGISTRY",
     "REM",
     "SAC",
+    "APEVC51Config",
     "APEVConfig",
     "APEVSACConfig",
     "Agent",
     "BCConfig",
     "BeliefConfig",
+    "C51Config",
+    "C51LCBConfig",
     "CQLConfig",
     "DQNConfig",
     "DiscreteBC",

@@ -8,8 +8,8 @@ Fifty steps in front of one photograph are one picture and fifty indices, so an 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,13 +44,21 @@ class Batch:
     next_obs: Observations
     terminated: Tensor  # [B] float32: 1 where the episode really ended (a time limit does not count)
     group: Tensor  # [B] int64: the context (picture or episode) a transition belongs to
+    weight: Tensor | None = None  # [B] importance of each row, where some were drawn more often than others
+    learned: Callable[[Tensor], None] | None = None  # takes the loss of each row [B], for a sampler that draws by it
+
+    def prioritised(self, weight: Tensor, learned: Callable[[Tensor], None]) -> Batch:
+        """The same rows with their importance, and with somebody who wants to know how they went."""
+        return replace(self, weight=weight, learned=learned)
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device; both observations go on sharing their pictures."""
         obs, after = self.obs.to(device), Observations(self.next_obs.vector, None, self.next_obs.picture).to(device)
         rest = (self.action, self.reward, self.terminated, self.group)
         action, reward, terminated, group = (column.to(device) for column in rest)
-        return Batch(obs, action, reward, Observations(after.vector, obs.pictures, after.picture), terminated, group)
+        weight = None if self.weight is None else self.weight.to(device)
+        next_obs = Observations(after.vector, obs.pictures, after.picture)
+        return Batch(obs, action, reward, next_obs, terminated, group, weight, self.learned)
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def make_maze(level: int, mode: Mode = "easy") -> Maze:
         raise ValueError(f"level is {level}. Fix: a number from 0 to 2^31 - 1.")
     world = WORLD[mode]
     twister = np.random.MT19937()
-    twister._legacy_seeding(level)  # type: ignore[attr-defined]  # std::mt19937(level), which plain seeding is not
+    twister._legacy_seeding(level)  # as std::mt19937(level) does; plain seeding is another one
     draws = iter(twister.random_raw(4 * world * world).tolist())
     next(draws), next(draws)  # where and which the background picture is
     size = 3 + 2 * (next(draws) % ((world - 1) // 2))

@@ -5,8 +5,8 @@ a random half of the cells and right in the others, and a step shows the cell it
 gazes are seen in training, in every kind of place, without storing each cell twice; what a gaze changes is 3 to 6 pixels and
 nothing about the way.
 
-Rewards are Procgen's: 10 for the step that reaches the cheese, which ends the episode, else 0. Every row is an episode of its own
-(the mouse was put there), the level is its context.
+Rewards are Procgen's: 10 for the step that reaches the cheese, which ends the episode, else 0. Every row is an episode
+of its own (the mouse was put there), the level is its context.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a maze looks like: our own plain drawing, or Procgen's pixels, behind one interface.
 
-    renderer = make_renderer("simple", "easy")
-    renderer.pictures(maze, cells, left)            # [n, 64, 64, 3]: the mouse in each cell, looking left or right
+renderer = make_renderer("simple", "easy")
+renderer.pictures(maze, cells, left)            # [n, 64, 64, 3]: the mouse in each cell, looking left or right
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The real Procgen maze behind the interface of our own: `make procgen` installs it.
 
-Procgen's Python package needs a long dead gym, so its shared library is asked directly, through gym3's `CEnv`. A level is chosen
+Procgen's Python package needs a long dead gym, so its library is asked directly, through gym3's `CEnv`. A level is chosen
 and the mouse is moved by editing the environment's serialised state, which takes a millisecond where a new environment takes
 150. The state is a sequence of little-endian 32-bit numbers and length-prefixed strings; `_read` walks through it.
 """
