@@ -221,6 +221,7 @@ class Report:
         from apev.report import print_table, read_folder, write_figures, write_report
         from apev.report.d4rl import fill_scores, holds_scores, print_scores, write_summary
         from apev.report.filmstrip import write_filmstrip
+        from apev.report.mazes import fill_mazes, holds_mazes, print_mazes, write_mazes
         from apev.report.tables import fill_table
         from apev.report.theory import fill_blocks, holds_claims, print_claims, read_theory, write_theory
 
@@ -236,6 +237,12 @@ class Report:
             print_scores(write_summary(self.folder))
             if self.page is not None:
                 fill_scores(self.page, self.folder)
+            return
+        if holds_mazes(self.folder):
+            print_mazes(read_folder(self.folder).summary)
+            print(write_mazes(self.folder))
+            if self.page is not None:
+                fill_mazes(self.page, self.folder)
             return
         print_table(read_folder(self.folder).summary)
         write_figures(self.folder)

@@ -185,9 +185,10 @@ class Policy:
         return action, self.state
 
     def with_adapt(self, adapt: Adapt, *, seed: int = 0) -> Policy:
-        """The same agent with another behaviour of the belief."""
+        """The same agent with another behaviour of the belief; pictures it has seen stay encoded."""
         other = Policy(self.agent, adapt, seed=seed)
         other.filter = self.filter
+        other._pictures, other._features = self._pictures, self._features
         return other
 
     # ------------------------------------------------------------------ files
@@ -269,7 +270,8 @@ class Policy:
             return None
         if self._pictures is None or not _same(self._pictures, pictures):
             parts = [self.agent.encode(part) for part in pictures.split(_CHUNK)]
-            self._features, self._pictures = torch.cat([p for p in parts if p is not None], dim=1), pictures
+            self._features = torch.cat([p for p in parts if p is not None], dim=1)
+        self._pictures = pictures  # the next look at the very same table compares nothing
         return self._features
 
 

@@ -5,7 +5,9 @@
     y_k  = project(r + gamma Z-_k(s', b', argmax_a sum_j b'_j E Z-_j(s', b', a)))
 
 All else is `c51.py`. With `backup_depth` above 1 a context considers several beliefs at once; a row's b is one of them, its b'
-is rounded to the nearest of them and stays there for the rest of the plan. At depth 1 nothing is rounded.
+is rounded to the nearest of them and stays there for the rest of the plan. At depth 1 nothing is rounded. At depth 0 targets
+are the returns that the log proves, whatever the belief. On the training contexts that is also where the printed algorithm
+arrives: members that fit every transition are never surprised, b' = b, and all beliefs have the same value.
 """
 
 from __future__ import annotations
@@ -90,6 +92,8 @@ class APEVC51(C51):
         else:
             log_belief = self.draw_beliefs(rows)
         logits = take_logits(self.net.logits(features[:, batch.obs.picture], batch.obs.vector, log_belief.exp()), batch.action)
+        if self.config.backup_depth == 0:  # the log's returns are those of every belief
+            return self.learn(batch, logits, self.known_target(batch), self.trains_on[batch.group].T)
         with torch.no_grad():
             new_belief = self.filter.update(log_belief, self.training_errors(batch, logits, known, log_belief))
             if deep:

@@ -58,7 +58,8 @@ class C51Config(DQNConfig):
     reward_shift: float = -1.0
     """Added to every reward, so that steps cost something."""
     backup_depth: int = 1
-    """How many logged steps a target looks ahead within its context; 1 is the paper."""
+    """How many logged steps a target looks ahead within its context; 1 is the paper. 0: as far as the log goes, whose returns
+    the sampler brings (`logged_returns`)."""
     augment: bool = False
     """Train on every context under a random symmetry; actions must be steps left, down, up, right."""
     views: int = 1
@@ -82,8 +83,8 @@ class C51(DQN):
         assert isinstance(config, C51Config)
         if config.prior_scale:
             raise ValueError("C51 has no randomised priors. Fix: prior_scale=0.")
-        if config.backup_depth < 1:
-            raise ValueError(f"backup_depth is {config.backup_depth}. Fix: at least 1.")
+        if config.backup_depth < 0:
+            raise ValueError(f"backup_depth is {config.backup_depth}. Fix: 1 is the paper, 0 as far as the log goes.")
         if not 1 <= config.views <= symmetries.COUNT:
             raise ValueError(f"views is {config.views}. Fix: 1 to {symmetries.COUNT}.")
         if config.surprise not in ("error", "categorical"):
@@ -94,7 +95,7 @@ class C51(DQN):
         symmetric = shape is not None and shape[1] == shape[2] and self.layout.num_actions == len(symmetries.MOVES)
         if (config.augment or config.views > 1) and not symmetric:
             raise ValueError("augment and views need square pictures and the steps left, down, up, right. Fix: leave them out.")
-        if (config.augment or config.backup_depth > 1) and self.layout.vector_dim:
+        if (config.augment or config.backup_depth != 1) and self.layout.vector_dim:
             raise ValueError("augment and backup_depth need observations that are pictures alone. Fix: leave them out.")
         super().check(config)
 
@@ -222,6 +223,8 @@ class C51(DQN):
 
     def targets(self, batch: Batch, table: Tensor) -> Tensor:
         """y: [K, B, N] from the distributions [K, P, A, N] of the batch's pictures."""
+        if self.config.backup_depth == 0:
+            return self.known_target(batch)
         q = table @ self.net.atoms
         follow = self.followed_action(q)  # [K, P], or [P] where all follow one policy
         if self.config.backup_depth == 1:
@@ -230,6 +233,17 @@ class C51(DQN):
         graph = Graph.of(batch, q.shape[-1], self.config.gamma, self.config.reward_shift)
         ways = plan(graph, self.worth(q, follow), self.config.backup_depth - 1)
         return deep_targets(batch, graph, table, follow, ways, self.net.atoms)
+
+    def known_target(self, batch: Batch) -> Tensor:
+        """y: [K, B, N] where the log itself says the return."""
+        if batch.returns is None:
+            raise ValueError(
+                "backup_depth=0 needs a sampler with `returns=logged_returns(...)`. Fix: pass it, or a depth >= 1."
+            )
+        certain = torch.zeros(len(batch.returns), self.config.atoms, device=self.device)
+        certain[:, 0] = 1
+        known = project(certain, batch.returns, torch.zeros_like(batch.returns), self.net.atoms)
+        return known.expand(self.config.members, -1, -1)
 
     def one_step_target(self, batch: Batch, after: Tensor) -> Tensor:
         """y: [K, B, N] from the distributions after the step."""

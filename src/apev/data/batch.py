@@ -45,20 +45,21 @@ class Batch:
     terminated: Tensor  # [B] float32: 1 where the episode really ended (a time limit does not count)
     group: Tensor  # [B] int64: the context (picture or episode) a transition belongs to
     weight: Tensor | None = None  # [B] importance of each row, where some were drawn more often than others
+    returns: Tensor | None = None  # [B] the best return that the log proves, where it was solved (`logged_returns`)
     learned: Callable[[Tensor], None] | None = None  # takes the loss of each row [B], for a sampler that draws by it
 
-    def prioritised(self, weight: Tensor, learned: Callable[[Tensor], None]) -> Batch:
-        """The same rows with their importance, and with somebody who wants to know how they went."""
-        return replace(self, weight=weight, learned=learned)
+    def prioritised(self, weight: Tensor, returns: Tensor | None, learned: Callable[[Tensor], None]) -> Batch:
+        """The same rows with their importance, perhaps their returns, and somebody who wants to know how they went."""
+        return replace(self, weight=weight, returns=returns, learned=learned)
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device; both observations go on sharing their pictures."""
         obs, after = self.obs.to(device), Observations(self.next_obs.vector, None, self.next_obs.picture).to(device)
         rest = (self.action, self.reward, self.terminated, self.group)
         action, reward, terminated, group = (column.to(device) for column in rest)
-        weight = None if self.weight is None else self.weight.to(device)
+        weight, returns = (None if column is None else column.to(device) for column in (self.weight, self.returns))
         next_obs = Observations(after.vector, obs.pictures, after.picture)
-        return Batch(obs, action, reward, next_obs, terminated, group, weight, self.learned)
+        return Batch(obs, action, reward, next_obs, terminated, group, weight, returns, self.learned)
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,62 @@ class D4RL(Machine):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Procgen(Machine):
+    """The paper's Section 6.2: C51 on all transitions of maze levels, every policy in levels it has never seen."""
+
+    levels: int = 200
+    """Training levels: 200 or 1000 in the paper."""
+    mode: Literal["easy", "hard"] = "hard"
+    """easy: boards of 15 cells a side; hard: 25, which fits the paper's count of transitions."""
+    scale: Literal["smoke", "cpu", "paper"] = "cpu"
+    """smoke: seconds, our own pictures; cpu: hours, Procgen's pixels; paper: its updates and batch, for a GPU."""
+    out: Path | None = None
+    """Folder for episodes, curves, summary.json and report.html; runs/procgen/MODE-LEVELS unless given."""
+    seeds: int = 1
+    """How many seeds."""
+    only_seed: int | None = None
+    """Do one seed and no table: several processes can share a folder. Run again with --resume for the table."""
+    backup_depth: int | None = None
+    """How many logged steps targets look ahead, for all agents; 1 is the paper (and its scale), 0 (cpu) as far as the log
+    goes, which is to the cheese."""
+    renderer: Literal["procgen", "simple"] | None = None
+    """procgen: the real pixels (`make procgen` installs it); simple: our own drawing, the only one of smoke."""
+    resume: bool = False
+    """Go on with an interrupted run in the same folder."""
+
+    def run(self) -> None:
+        """Run it."""
+        from dataclasses import replace
+
+        from apev.experiments.procgen import CONFIGS, RECIPES, run
+        from apev.experiments.provenance import provenance
+
+        self.use()
+        levels = min(self.levels, 10) if self.scale == "smoke" else self.levels
+        if levels < 2:
+            raise ValueError(f"--levels {self.levels}. Fix: at least 2, one is held out.")
+        recipe = RECIPES[self.scale]
+        if self.renderer is not None:
+            recipe = replace(recipe, renderer=self.renderer)
+        if self.backup_depth is not None:
+            configs = CONFIGS | recipe.configs
+            deep = {name: replace(config, backup_depth=self.backup_depth) for name, config in configs.items()}
+            agents = tuple(dict.fromkeys((*recipe.agents, "conservative")))  # its targets now differ from the ensemble's
+            recipe = replace(recipe, configs=deep, agents=agents)
+        run(
+            self.out or Path("runs/procgen") / f"{self.mode}-{levels}",
+            recipe,
+            mode=self.mode,
+            levels=levels,
+            seeds=self.seeds,
+            only_seed=self.only_seed,
+            device=self.device,
+            resume=self.resume or self.only_seed is not None,
+            meta=provenance() | {"scale": self.scale},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reproduce:
     """Make a table of the paper again. `apev reproduce --list` prints a command for every cell of its tables."""
 
@@ -176,7 +232,8 @@ class Reproduce:
         Annotated[LockedDoors, tyro.conf.subcommand("locked-doors")]
         | Annotated[DoorsAblation, tyro.conf.subcommand("locked-doors-ablation")]
         | Annotated[Theory, tyro.conf.subcommand("theory")]
-        | Annotated[D4RL, tyro.conf.subcommand("d4rl")],
+        | Annotated[D4RL, tyro.conf.subcommand("d4rl")]
+        | Annotated[Procgen, tyro.conf.subcommand("procgen")],
         tyro.conf.arg(name=""),
     ]
 

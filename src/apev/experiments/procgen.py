@@ -1,0 +1,332 @@
+"""Procgen mazes, end to end: the paper's Section 6.2 and Appendix D as one typed recipe.
+
+For each seed three agents are trained on the same levels: a plain C51 ensemble, APE-V as printed and our recipe. Every policy
+of the table is one of them with a behaviour of its belief, and walks the same levels, seen in training and unseen.
+
+At cpu scale targets are the returns that the log proves (`backup_depth=0`): no target asks a network. The conservative ensemble
+then has no training of its own, since it would train bit for bit like the plain one (a test shows it). It is those networks,
+acting on mean minus standard deviation.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+
+from apev.agents import REGISTRY, Agent, APEVC51Config, C51Config, C51LCBConfig
+from apev.data import Dataset, Sampler
+from apev.data.prioritised import PrioritisedSampler
+from apev.data.returns import logged_returns
+from apev.envs.maze import Maze, Mode
+from apev.envs.maze_data import TEST_LEVELS, log_mazes, make_mazes
+from apev.envs.maze_env import BatchedMaze
+from apev.envs.maze_pictures import Renderer, make_renderer
+from apev.evaluate import rollout
+from apev.experiments.maze_episodes import records, walk_untaught
+from apev.experiments.maze_replays import pick_replays
+from apev.experiments.provenance import peak_memory_gb
+from apev.policy import Adapt, Policy
+from apev.report.mazes import print_mazes, summarise_mazes, write_mazes
+from apev.train import Evaluator, Schedule, progress_bar, train
+
+Scale = Literal["smoke", "cpu", "paper"]
+
+CHUNK = 100  # mazes walked at a time: their pictures, both gazes, fill at most 350 MB
+CURVE_LEVELS = 2_000_000  # learning curves and choices of settings use levels from here on, never the test's
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that defines a run but the seed, the number of levels and the mode."""
+
+    renderer: Renderer = "procgen"
+    held_out: float = 0.05  # share of the training levels no agent trains on: the filter's scales are measured there
+    test_levels: int = 500
+    seen_levels: int = 200  # training levels that are walked too
+    batch: int = 8  # levels an update, or transitions where they are drawn one by one
+    pictures: int | None = 8  # of each level an update shows; None: all
+    by_level: bool = True
+    updates: dict[str, int] = field(default_factory=dict)  # of agents whose number differs from the schedule's
+    schedule: Schedule = field(default_factory=Schedule)
+    agents: tuple[str, ...] = ("ensemble", "ape-v", "best")
+    configs: dict[str, C51Config] = field(default_factory=dict)
+    curve_levels: int = 40
+
+    def schedule_of(self, name: str) -> Schedule:
+        """The agent's own number of updates, if it has one."""
+        updates = self.updates.get(name, self.schedule.updates)
+        return replace(self.schedule, updates=updates, eval_every=self.schedule.eval_every and max(1, updates // 6))
+
+
+_FAST = {"lr": 1e-3, "backup_depth": 0}
+_BELIEF = {"likelihood": "calibrated", "temperature": 1.0, "floor": 0.001}
+
+CONFIGS: dict[str, C51Config] = {
+    "ensemble": C51Config(**_FAST, **_BELIEF),  # type: ignore[arg-type]
+    "conservative": C51LCBConfig(**_FAST),  # type: ignore[arg-type]
+    "ape-v": APEVC51Config(**_FAST, likelihood="paper", floor=0.0),  # type: ignore[arg-type]
+    "best": C51Config(**_FAST, **_BELIEF, augment=True, views=8),  # type: ignore[arg-type]
+}
+"""The agents at cpu scale. "ape-v" is the paper's: Dirichlet(1), two members, exp(-error^2), errors at the current belief."""
+
+RECIPES: dict[Scale, Recipe] = {
+    "smoke": Recipe(
+        renderer="simple",
+        held_out=0.2,
+        test_levels=3,
+        seen_levels=2,
+        batch=2,
+        pictures=4,
+        schedule=Schedule(updates=3, log_every=1, eval_every=0, checkpoint_every=2),
+        curve_levels=2,
+        configs=CONFIGS | {"best": replace(CONFIGS["best"], views=2)},
+    ),
+    "cpu": Recipe(
+        updates={"best": 8000},
+        schedule=Schedule(updates=4000, log_every=50, checkpoint_every=200, lr_decay=True),
+        configs=CONFIGS,
+    ),
+    "paper": Recipe(
+        batch=256,
+        pictures=None,
+        by_level=False,
+        schedule=Schedule(updates=1_000_000, log_every=100, eval_every=50_000, checkpoint_every=5_000),
+        agents=("ensemble", "conservative", "ape-v", "best"),
+        configs={name: replace(config, lr=6.25e-5, backup_depth=1, target_rate=0.005) for name, config in CONFIGS.items()},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the table: which agent, what its belief does, and whether actions are greedy or drawn."""
+
+    agent: str
+    adapt: Adapt
+    greedy: bool = True
+    changes: dict[str, Any] = field(default_factory=dict)  # of the agent's configuration, at deployment
+
+
+POLICIES: dict[str, Entry] = {
+    "ape-v": Entry("ape-v", True),
+    "ape-v-best": Entry("best", True, greedy=False),
+    "single": Entry("ensemble", 0),
+    "conservative": Entry("conservative", False),
+    "average": Entry("ensemble", False),
+    # What each idea brings: the same trained networks, one thing changed at a time.
+    "ape-v, frozen": Entry("ape-v", False),
+    "plain ensemble, adapting": Entry("ensemble", True),
+    "plain ensemble, adapting by categorical likelihood": Entry("ensemble", True, changes={"surprise": "categorical"}),
+    "average, drawn": Entry("ensemble", False, greedy=False),
+    "best, one view, frozen": Entry("best", False, changes={"views": 1}),
+    "best, frozen": Entry("best", False),
+    "best, frozen, drawn": Entry("best", False, greedy=False),
+    "best, adapting, greedy": Entry("best", True),
+}
+
+
+def build_agent(config: C51Config, **given: Any) -> Agent:
+    """The agent of this configuration, from a data set or a layout."""
+    kind = next(kind for kind, config_type in REGISTRY.values() if config_type is type(config))
+    if "dataset" in given:
+        return kind.for_data(given["dataset"], config, seed=given["seed"])
+    return kind(given["layout"], config)
+
+
+def make_sampler(dataset: Dataset, recipe: Recipe, config: C51Config, device: str, seed: int) -> PrioritisedSampler:
+    """Levels, or transitions, by priority. Whole levels where targets look at what follows, else some pictures of each."""
+    returns = logged_returns(dataset, config.gamma, config.reward_shift) if config.backup_depth == 0 else None
+    return PrioritisedSampler(
+        dataset,
+        recipe.batch,
+        by_context=recipe.by_level,
+        pictures=None if returns is None else recipe.pictures,
+        returns=returns,
+        device=device,
+        seed=seed,
+    )
+
+
+def deployed(trained: Agent, config: C51Config, changes: dict[str, Any]) -> Agent:
+    """A trained agent's networks under another configuration of its deployment."""
+    agent = build_agent(replace(config, **changes), layout=trained.layout)
+    state = trained.policy_state()
+    members = agent.members
+    scale = state["scale"]
+    agent.load_policy_state(state | {"scale": scale[:members] if members <= len(scale) else scale.mean().expand(members)})
+    agent.to_device(trained.device)
+    return agent
+
+
+# ---------------------------------------------------------------------- one seed
+
+
+def run_seed(
+    out: Path, recipe: Recipe, mode: Mode, levels: int, seed: int, device: str, resume: bool, console: Console
+) -> None:
+    """Log, train and walk; the result of a seed is one file, written when all of it is there."""
+    began = time.monotonic()
+    mazes = make_mazes(0, levels, mode)
+    with progress_bar(console) as progress:
+        track = progress.track(mazes, description="drawing levels")
+        dataset = log_mazes(mazes, recipe.renderer, seed=seed, track=track)
+    dataset, held_out = dataset.split(recipe.held_out, seed)
+    curves: list[dict[str, Any]] = []
+    agents: dict[str, Agent] = {}
+    for name in recipe.agents:
+        config = recipe.configs.get(name, CONFIGS[name])
+        folder = out / "agents" / f"{name}-{seed}"
+        if not (folder / "policy" / "policy.json").exists():
+            agent = build_agent(config, dataset=dataset, seed=seed)
+            agent.to_device(device)
+            train(
+                agent,
+                make_sampler(dataset, recipe, config, device, seed),
+                folder,
+                recipe.schedule_of(name),
+                resume=resume,
+                held_out=Sampler(held_out, device=device),
+                evaluator=curve_evaluator(name, recipe, mode, seed),
+                config={"agent": name, "seed": seed, "mode": mode, "levels": levels},
+                title=f"{mode} {levels}, seed {seed}: {name}",
+                console=console,
+            )
+        agents[name] = Policy.load(folder, device=device).agent
+        curves += [json.loads(line) for line in (folder / "curves.jsonl").read_text().splitlines()]
+    if "conservative" not in agents:
+        agents["conservative"] = deployed(agents["ensemble"], recipe.configs.get("conservative", CONFIGS["conservative"]), {})
+    del dataset, held_out
+    lines: list[dict[str, Any]] = []
+    replays: list[dict[str, Any]] = []
+    shown = {"test": make_mazes(TEST_LEVELS, recipe.test_levels, mode), "train": mazes[: recipe.seen_levels]}
+    with progress_bar(console) as progress:
+        task = progress.add_task(f"{mode} {levels}, seed {seed}: walking", total=sum(len(part) for part in shown.values()))
+        for split, part in shown.items():
+            for policy in ("random-walk", "dfs"):
+                lines += walk_untaught(policy, part, seed, split)
+            for at in range(0, len(part), CHUNK):
+                some = part[at : at + CHUNK]
+                env = BatchedMaze(some, recipe.renderer)
+                lines += walk(agents, env, split, seed, ablations=split == "test")
+                if split == "test" and at == 0 and seed == 0:
+                    replays = pick_replays(agents["best"], agents["ensemble"], env)
+                progress.advance(task, len(some))
+    cost = {"seconds": time.monotonic() - began, "peak_memory_gb": peak_memory_gb(), "threads": torch.get_num_threads()}
+    path = out / "seeds" / f"{seed}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps({"episodes": lines, "curves": curves, "replays": replays} | cost))
+    os.replace(temporary, path)
+
+
+def walk(agents: dict[str, Agent], env: BatchedMaze, split: str, seed: int, ablations: bool) -> Iterator[dict[str, Any]]:
+    """Every policy of the table in these mazes; those of the ablation where asked for."""
+    seen: dict[tuple[str, str], Policy] = {}  # pictures are encoded once for all policies that share networks and views
+    for number, (policy, entry) in enumerate(POLICIES.items()):
+        if entry.agent not in agents or (number >= 5 and not ablations):
+            continue
+        key = entry.agent, json.dumps(entry.changes)
+        if key not in seen:
+            agent = agents[entry.agent]
+            seen[key] = Policy(deployed(agent, agent.config, entry.changes) if entry.changes else agent)
+        seen[key] = seen[key].with_adapt(entry.adapt, seed=seed)
+        result = rollout(seen[key], env, deterministic=entry.greedy)
+        yield from records(policy, split, seed, env, result.success, result.lengths)
+
+
+def curve_evaluator(name: str, recipe: Recipe, mode: Mode, seed: int) -> Evaluator:
+    """During training: success on some unseen levels, adapting and frozen. Views are left out, they take time."""
+    mazes = make_mazes(CURVE_LEVELS, recipe.curve_levels, mode)
+    env = BatchedMaze(mazes, recipe.renderer)
+
+    def evaluate(agent: Agent, update: int) -> list[dict[str, Any]]:
+        changes = {"views": 1} if agent.config.views > 1 else {}
+        policy = Policy(deployed(agent, agent.config, changes))
+        lines = []
+        for adapt in (False, True):
+            policy = policy.with_adapt(adapt)
+            success = float(rollout(policy, env).success.mean())
+            lines.append({"policy": name, "adapt": adapt, "seed": seed, "success": success, "episodes": len(mazes)})
+        return lines
+
+    return evaluate
+
+
+# ---------------------------------------------------------------------- the whole
+
+
+def run(
+    out: str | Path,
+    recipe: Recipe,
+    *,
+    mode: Mode,
+    levels: int,
+    seeds: int = 1,
+    only_seed: int | None = None,
+    device: str = "cpu",
+    resume: bool = False,
+    meta: dict[str, Any] | None = None,
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Train, walk and report; returns the summary. Finished parts are not done again when resumed.
+
+    `only_seed` does the work of one seed and no report.
+    """
+    out, console = Path(out), console or Console(stderr=True)
+    make_renderer(recipe.renderer, mode)  # a missing Procgen is named before any work
+    out.mkdir(parents=True, exist_ok=True)
+    if any(out.iterdir()) and not resume:
+        raise FileExistsError(f"{out} is not empty. Fix: pass --resume to go on with it, or name another folder.")
+    check_recipe(out, recipe, mode, levels)
+    for seed in range(seeds) if only_seed is None else [only_seed]:
+        if not (out / "seeds" / f"{seed}.json").exists():
+            run_seed(out, recipe, mode, levels, seed, device, resume, console)
+    if only_seed is not None:
+        return {}
+    stored = [json.loads((out / "seeds" / f"{seed}.json").read_text()) for seed in range(seeds)]
+    episodes = [line for s in stored for line in s["episodes"]]
+    with gzip.open(out / "episodes.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(line) + "\n" for line in episodes)
+    (out / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for s in stored for line in s["curves"]))
+    (out / "replays.json").write_text(json.dumps({"replays": stored[0]["replays"]}))
+    summary = {
+        "title": f"Procgen mazes, {mode}, {levels} training levels",
+        "mazes": {"mode": mode, "levels": levels},
+        "policies": summarise_mazes(episodes),
+        "meta": {
+            "seeds": list(range(seeds)),
+            "renderer": recipe.renderer,
+            "seconds": round(sum(s["seconds"] for s in stored)),
+            "device": device,
+            "threads": max(s["threads"] for s in stored),
+            "peak_memory_gb": max(s["peak_memory_gb"] for s in stored),
+        }
+        | (meta or {}),
+    }
+    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    print_mazes(summary)
+    console.print(f"Open [bold]{write_mazes(out)}[/bold] in a browser.")
+    return summary
+
+
+def check_recipe(out: Path, recipe: Recipe, mode: Mode, levels: int) -> None:
+    """A folder holds one recipe: seeds made by another are refused, not mixed."""
+    asked = json.loads(json.dumps(asdict(recipe) | {"mode": mode, "levels": levels}))
+    path = out / "recipe.json"
+    if path.exists() and json.loads(path.read_text()) != asked:
+        raise ValueError(f"{out} was begun with another recipe. Fix: name another folder.")
+    path.write_text(json.dumps(asked, indent=1) + "\n")
+
+
+def unseen(mode: Mode, count: int) -> list[Maze]:
+    """Levels for choices of settings: neither trained on nor tested on."""
+    return make_mazes(CURVE_LEVELS, count, mode)

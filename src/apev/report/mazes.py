@@ -1,0 +1,242 @@
+"""What people see of `apev reproduce procgen`: the table with the paper's numbers beside, and a page with replays."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from apev.report.page import _asset, _embed, made_section
+from apev.report.statistics import success_interval
+from apev.report.tables import Record, read_folder
+
+NAMES = {
+    "ape-v-best": "APE-V, our recipe",
+    "ape-v": "APE-V as printed",
+    "single": "Single network",
+    "conservative": "Conservative (LCB) ensemble",
+    "average": "Average ensemble",
+    "random-walk": "Random walk",
+    "dfs": "Depth-first search, sees walls",
+}
+"""The rows of the main table, in order; all others are the ablation's."""
+
+PAPER = {
+    200: {"single": (0.96, 0.24), "conservative": (0.96, 0.23), "ape-v": (0.97, 0.31)},
+    1000: {"single": (0.93, 0.75), "conservative": (0.93, 0.75), "ape-v": (0.92, 0.79)},
+}
+"""The paper's Table 2, (train, test); its mode is not given, its number of transitions fits hard."""
+
+DISTANCES = ((1, 10), (11, 20), (21, 40), (41, 10_000))
+SIZES = ((3, 7), (9, 13), (15, 19), (21, 25))
+LEAD = (
+    "A mouse looks for cheese in mazes it has never seen. Its networks have only learned from logs of other mazes, and some of "
+    "what they believe about this one is wrong. Steps that do not bring it nearer are evidence, and change whom it believes."
+)
+
+
+def summarise_mazes(episodes: Iterable[Record]) -> dict[str, dict[str, Any]]:
+    """The "policies" of `summary.json`: by policy and split (train, test) success with its interval, loops, kinds of mazes."""
+    parts: dict[tuple[str, str], list[Record]] = {}
+    for row in episodes:
+        parts.setdefault((str(row["policy"]), str(row["split"])), []).append(row)
+    names = [*NAMES, *(name for name, _ in parts if name not in NAMES)]
+    policies: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(names):
+        for split in ("train", "test"):
+            if (name, split) in parts:
+                policies.setdefault(name, {})[split] = _numbers(parts[name, split])
+    return policies
+
+
+def _numbers(rows: list[Record]) -> dict[str, Any]:
+    failed = [r for r in rows if not r["success"]]
+    return _success(rows) | {
+        "mean_length": float(np.mean([r["length"] for r in rows])),
+        "failed_in_loop": float(np.mean([r["loop"] for r in failed])) if failed else None,
+        "failed_confined": float(np.mean([r["confined"] for r in failed])) if failed else None,
+        "by_size": _by(rows, "size", SIZES),
+        "by_distance": _by(rows, "distance", DISTANCES),
+        "seeds": len({r["seed"] for r in rows}),
+    }
+
+
+def _by(rows: list[Record], key: str, bins: Iterable[tuple[int, int]]) -> dict[str, dict[str, Any]]:
+    found = {}
+    for low, high in bins:
+        some = [r for r in rows if low <= r[key] <= high]
+        if some:
+            found[f"{low}-{high}" if high < 10_000 else f"{low}+"] = _success(some)
+    return found
+
+
+def _success(rows: list[Record]) -> dict[str, Any]:
+    seeds = sorted({int(r["seed"]) for r in rows})
+    by_seed = [[r for r in rows if r["seed"] == seed] for seed in seeds]
+    low, high = success_interval(
+        [[float(r["success"]) for r in part] for part in by_seed], [[int(r["level"]) for r in part] for part in by_seed]
+    )
+    mean = float(np.mean([bool(r["success"]) for r in rows]))
+    return {"success": mean, "ci95": [low, high], "episodes": len(rows)}
+
+
+# ---------------------------------------------------------------------- the table
+
+
+def holds_mazes(folder: str | Path) -> bool:
+    """Whether a results folder is one of the mazes'."""
+    path = Path(folder) / "summary.json"
+    return path.is_file() and '"mazes"' in path.read_text(encoding="utf-8")
+
+
+HEADING = ["policy", "test success", "95% interval", "train success", "failures in a loop", "confined", "paper, test (train)"]
+
+
+def table_rows(summary: Mapping[str, Any], ablation: bool = False) -> list[list[str]]:
+    """The main table, or the ablation's, as text; the first row is the heading."""
+    paper = PAPER.get(summary["mazes"]["levels"], {})
+    rows = [HEADING if not ablation else HEADING[:3] + HEADING[4:6]]
+    for name, parts in summary["policies"].items():
+        if (name in NAMES) == ablation or "test" not in parts:
+            continue
+        test, seen = parts["test"], parts.get("train")
+        low, high = test["ci95"]
+        row = [NAMES.get(name, name), f"{test['success']:.3f}", f"{low:.3f} – {high:.3f}"]
+        row += [] if ablation else ["" if seen is None else f"{seen['success']:.3f}"]
+        row += ["" if test[key] is None else f"{test[key]:.0%}" for key in ("failed_in_loop", "failed_confined")]
+        row += [] if ablation else [f"{paper[name][1]:.2f} ({paper[name][0]:.2f})" if name in paper else ""]
+        rows.append(row)
+    return rows
+
+
+def kind_rows(summary: Mapping[str, Any], kind: str) -> list[list[str]]:
+    """Test success of the main table's policies by size or by distance."""
+    policies = {name: p["test"][kind] for name, p in summary["policies"].items() if name in NAMES and "test" in p}
+    bins = list(dict.fromkeys(label for found in policies.values() for label in found))
+    counts = {label: next(p[label]["episodes"] for p in policies.values() if label in p) for label in bins}
+    rows = [["policy", *(f"{label} (n = {counts[label]})" for label in bins)]]
+    for name, found in policies.items():
+        rows.append([NAMES[name], *(f"{found[label]['success']:.2f}" if label in found else "" for label in bins)])
+    return rows
+
+
+def print_mazes(summary: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print both tables to the terminal."""
+    for ablation, title in ((False, str(summary.get("title", ""))), (True, "the same networks, one thing changed at a time")):
+        heading, *rows = table_rows(summary, ablation)
+        if rows:
+            table = Table(title=title, header_style="bold")
+            for i, name in enumerate(heading):
+                table.add_column(name, justify="right" if i else "left")
+            for row in rows:
+                table.add_row(*row)
+            (console or Console()).print(table)
+
+
+def markdown(rows: list[list[str]]) -> str:
+    """A table for a Markdown page."""
+    heading, *body = rows
+    lines = ["| " + " | ".join(heading) + " |", "|---|" + "--:|" * (len(heading) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in body]) + "\n"
+
+
+BLOCKS = {
+    "table": lambda summary: table_rows(summary),
+    "ablation": lambda summary: table_rows(summary, ablation=True),
+    "size": lambda summary: kind_rows(summary, "by_size"),
+    "distance": lambda summary: kind_rows(summary, "by_distance"),
+}
+
+
+def fill_mazes(page: str | Path, folder: str | Path) -> None:
+    """Refresh the blocks `<!-- table: FOLDER -->` (or ablation, size, distance) to `<!-- /table -->` of a Markdown page."""
+    page, name = Path(page), Path(folder).as_posix()
+    summary, text = read_folder(folder).summary, page.read_text(encoding="utf-8")
+    pattern = re.compile(rf"(<!-- ({'|'.join(BLOCKS)}): {re.escape(name)} -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"{page} has no block of {name}. Fix: put the lines <!-- table: {name} --> and <!-- /table --> there.")
+    page.write_text(pattern.sub(lambda m: m[1] + markdown(BLOCKS[m[2]](summary)) + m[3], text), encoding="utf-8")
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def write_mazes(folder: str | Path) -> Path:
+    """Write report.html of a folder."""
+    folder = Path(folder)
+    results = read_folder(folder)
+    summary = results.summary
+    title = escape(str(summary["title"]))
+    best = summary["policies"].get("ape-v-best", {}).get("test")
+    hero = (
+        f'<ul class="headline"><li class="hero"><b>{best["success"]:.1%}</b>of unseen mazes solved by our recipe<br>'
+        f"95% interval {best['ci95'][0]:.1%} – {best['ci95'][1]:.1%}</li></ul>"
+        if best
+        else ""
+    )
+    sections = [
+        f'<header><h1>{title}</h1><p class="lead">{LEAD}</p>{hero}</header>',
+        _replays(results.replays),
+        f'<section id="table"><h2>Success</h2><p class="note">Within 500 steps. Loop: the last 100 steps repeat themselves. '
+        f"Confined: they stay within 8 cells.</p>{_html(table_rows(summary))}</section>",
+        f'<section id="ablation"><h2>What each idea brings</h2><p class="note">The same networks, one thing changed at a time; '
+        f"unseen levels.</p>{_html(table_rows(summary, ablation=True))}</section>",
+        f'<section id="distance"><h2>By distance to the cheese</h2>{_html(kind_rows(summary, "by_distance"))}</section>',
+        f'<section id="size"><h2>By size of the maze</h2>{_html(kind_rows(summary, "by_size"))}</section>',
+        made_section(results),
+    ]
+    parts = {"title": title, "css": _asset("page.css"), "js": _asset("mazes.js"), "sections": "\n".join(sections)}
+    page = folder / "report.html"
+    page.write_text(re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html")), encoding="utf-8")
+    return page
+
+
+def _html(rows: list[list[str]]) -> str:
+    heading, *body = rows
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in heading)
+    lines = [
+        f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
+        for row in body
+    ]
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def _replays(data: Mapping[str, Any] | None) -> str:
+    replays = (data or {}).get("replays") or []
+    if not replays:
+        return (
+            '<section id="replay" data-empty><h2>Watch it think</h2><p class="note">This folder has no replays.</p></section>'
+        )
+    options = "".join(f'<option value="{i}">{escape(_replay_name(i, r))}</option>' for i, r in enumerate(replays))
+    return f"""<section id="replay" aria-labelledby="replay-title">
+<div class="replay-top"><div><h2 id="replay-title">Watch it think</h2>
+<p class="note">The trail has the colour of the member most believed in; rings mark where that changes.</p></div>
+<label class="pick"><span class="note">Episode</span>
+<select id="maze-select" autocomplete="off">{options}</select></label></div>
+<div class="stage"><svg id="maze-board" role="img" aria-label="the maze with the mouse, its trail and the cheese"></svg>
+<div><p class="panel-title">Belief in each member, step by step</p>
+<svg id="maze-belief" role="img" aria-label="belief over time"></svg>
+<p class="note" id="maze-told" aria-live="polite"></p>
+<label><span class="note">Step</span> <input type="range" id="maze-step" min="0" value="0" style="width:100%"></label>
+<p><button id="maze-play" type="button">Play</button></p></div></div>
+<script type="application/json" id="maze-data">{_embed({"replays": replays})}</script></section>"""
+
+
+def _replay_name(index: int, replay: Mapping[str, Any]) -> str:
+    end = f"found in {len(replay['cells']) - 1} steps" if replay["success"] else "not found"
+    changes = sum(a != b for a, b in zip(replay["trusted"][1:], replay["trusted"][:-1], strict=True))
+    name = NAMES.get(replay["policy"], replay["policy"])
+    return f"{index + 1}. {name}, level {replay['level']}: {end}, {changes} changes of mind"
+
+
+def read_replays(folder: str | Path) -> list[dict[str, Any]]:
+    """The replays of a results folder."""
+    stored: dict[str, Any] = json.loads((Path(folder) / "replays.json").read_text(encoding="utf-8"))
+    return list(stored["replays"])
