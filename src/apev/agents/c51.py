@@ -60,6 +60,9 @@ class C51Config(DQNConfig):
     backup_depth: int = 1
     """How many logged steps a target looks ahead within its context; 1 is the paper. 0: as far as the log goes, whose returns
     the sampler brings (`logged_returns`)."""
+    advantage: float = 0.0
+    """Weight of a second loss, on how much better than its state's mean each action is. Where values are uncertain by many
+    steps, cross-entropy hardly notices which action is a step better."""
     augment: bool = False
     """Train on every context under a random symmetry; actions must be steps left, down, up, right."""
     views: int = 1
@@ -85,6 +88,8 @@ class C51(DQN):
             raise ValueError("C51 has no randomised priors. Fix: prior_scale=0.")
         if config.backup_depth < 0:
             raise ValueError(f"backup_depth is {config.backup_depth}. Fix: 1 is the paper, 0 as far as the log goes.")
+        if config.advantage < 0:
+            raise ValueError(f"advantage is {config.advantage}. Fix: 0 or more.")
         if not 1 <= config.views <= symmetries.COUNT:
             raise ValueError(f"views is {config.views}. Fix: 1 to {symmetries.COUNT}.")
         if config.surprise not in ("error", "categorical"):
@@ -263,10 +268,21 @@ class C51(DQN):
         if batch.learned is not None:
             batch.learned(loss.detach().mean(0))
         importance = weight.float() if batch.weight is None else weight * batch.weight
-        metrics = self.descend(loss, importance)
+        q, y = logits.softmax(-1) @ self.net.atoms, target @ self.net.atoms  # [K, B]
+        behind = (self.advantages(batch, q) - self.advantages(batch, y)).square()
+        metrics = self.descend(loss + self.config.advantage * behind, importance)
         with torch.no_grad():
-            error = logits.softmax(-1) @ self.net.atoms - target @ self.net.atoms
-        return metrics | {"error": error.abs().mean(), "value": (target @ self.net.atoms).mean()}
+            return metrics | {"error": (q - y).abs().mean(), "advantage_error": behind.mean(), "value": y.mean()}
+
+    def advantages(self, batch: Batch, q: Tensor) -> Tensor:
+        """q [K, B] less its mean over the actions that the batch has in the same state."""
+        if batch.obs.picture is None or self.layout.vector_dim:
+            return torch.zeros_like(q)
+        assert batch.obs.pictures is not None
+        state, count = batch.obs.picture, len(batch.obs.pictures)
+        mean = torch.zeros(len(q), count, device=q.device).index_add(1, state, q)
+        rows = torch.bincount(state, minlength=count).clamp_min(1)
+        return q - (mean / rows)[:, state]
 
     def augmented(self, batch: Batch) -> Batch:
         """Every context under a symmetry of its own."""

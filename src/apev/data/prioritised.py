@@ -3,8 +3,9 @@
     P(i)  =  n_i p_i^alpha / sum_j n_j p_j^alpha     p_i: the loss item i had when last seen; new items have the largest
     w_i   =  (N P(i) / n_i)^-beta / max_j w_j        importance weights, so that the expected step stays the same (beta = 1)
 
-An item is a transition (n_i = 1), as in the paper, or a context of n_i transitions, which then come together: all pictures of a maze are
-encoded once and serve every transition of it, before the step and after. Drawing is a cumulative sum and a search: no tree.
+An item is a transition (n_i = 1), as in the paper, or a context of n_i transitions, which then come together: all pictures of
+a maze are encoded once and serve every transition of it, before the step and after. Drawing is a cumulative sum and a search:
+no tree.
 
 Where returns are known beforehand (`logged_returns`), what comes after a step need not be seen, and a batch can show a few
 `pictures` of each of many contexts instead of all of a few: pictures of one maze are much alike.

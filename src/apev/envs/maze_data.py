@@ -91,5 +91,6 @@ class CollectMaze:
                 progress.advance(task)
             dataset = log_mazes(mazes, self.renderer, seed=self.seed, track=progress.track(mazes, description="drawing"))
         dataset.save(self.out)
-        facts: dict[str, Any] = dataset.describe()
-        print(f"{self.out}: {facts['rows']:,} transitions, {len(dataset.pictures or ()):,} pictures, {facts['groups']} levels")
+        assert dataset.pictures is not None
+        facts: dict[str, Any] = dataset.describe() | {"pictures": len(dataset.pictures)}
+        print(f"{self.out}: {facts['rows']:,} transitions, {facts['pictures']:,} pictures, {facts['groups']} levels")

@@ -1,7 +1,7 @@
 """Mazes to act in: one as a Gymnasium environment, or hundreds in step, drawn by us or by the real Procgen.
 
 Observations are pictures alone. The mouse's gaze is part of the picture, and so of the observation: a step left or right turns
-it, even against a wall; a step up or down leaves it as it was.
+it, even against a wall; a step up or down leaves it as it was. It begins looking left.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MazeEnv(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(*self.levels))
         self.maze = make_maze(int((options or {}).get("level", drawn)), self.mode)
-        self.cell, self.left, self.time, self._over = self.maze.start, False, 0, False
+        self.cell, self.left, self.time, self._over = self.maze.start, True, 0, False
         return self._picture(), self._info()
 
     def step(self, action: int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
@@ -115,7 +115,7 @@ class BatchedMaze:
     def reset(self) -> NDArray[np.int64]:
         """All mazes from their start."""
         self.cell = self._start[self.which]
-        self.left = np.zeros(self.num_envs, dtype=bool)
+        self.left = np.ones(self.num_envs, dtype=bool)
         self.terminated = np.zeros(self.num_envs, dtype=bool)
         self.truncated = np.zeros(self.num_envs, dtype=bool)
         self.trail = [self.cell.copy()]

@@ -101,11 +101,11 @@ class ProcgenMaze:
         _, obs, _ = self._env.observe()
         return obs["rgb"][0].copy()
 
-    def picture_at(self, x: int, y: int, left: bool = False) -> NDArray[np.uint8]:
+    def picture_at(self, x: int, y: int, left: bool = True) -> NDArray[np.uint8]:
         """The picture with the mouse in a cell, looking left or right. The mouse stays there."""
         at = self._fields.agent_at
         struct.pack_into("<2f", self._loaded, at, x + 0.5, y + 0.5)
-        struct.pack_into("<i", self._loaded, at + 4 * 15, int(left))
+        struct.pack_into("<i", self._loaded, at + 4 * 15, int(not left))  # Procgen's mouse is drawn looking left
         self._put(self._loaded)
         return self.picture()
 
