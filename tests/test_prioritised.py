@@ -13,9 +13,9 @@ LOG = log_mazes(MAZES, "simple")
 
 
 def test_items_are_drawn_as_often_as_their_probabilities_say():
-    priorities = Priorities(torch.tensor([1, 2, 3, 4, 1, 1]), alpha=0.6)
+    priorities = Priorities(6, alpha=0.6)
     priorities.learn(torch.arange(5), torch.tensor([0.5, 1.0, 2.0, 0.1, 4.0]))
-    expected = torch.tensor([1, 2, 3, 4, 1, 1]) * torch.tensor([0.5, 1.0, 2.0, 0.1, 4.0, 4.0]) ** 0.6  # unseen: as the worst
+    expected = torch.tensor([0.5, 1.0, 2.0, 0.1, 4.0, 4.0]) ** 0.6  # the one unseen is as likely as the worst
     np.testing.assert_allclose(priorities.probabilities, (expected / expected.sum()).double(), rtol=1e-6)
     items, _ = priorities.draw(20_000, torch.Generator().manual_seed(0))
     counts = np.bincount(items, minlength=6)
@@ -23,21 +23,20 @@ def test_items_are_drawn_as_often_as_their_probabilities_say():
 
 
 def test_importance_undoes_the_priorities():
-    """With beta = 1 the weighted mean over draws is the plain mean over transitions, whatever the priorities are."""
-    sizes = torch.tensor([1.0, 3.0, 2.0])
-    priorities = Priorities(sizes, alpha=1.0, beta=1.0)
+    """With beta = 1 the weighted mean over draws is the plain mean over items, whatever the priorities are."""
+    priorities = Priorities(3, alpha=1.0, beta=1.0)
     priorities.learn(torch.arange(3), torch.tensor([5.0, 1.0, 0.2]))
     value = torch.tensor([1.0, 10.0, 100.0])
     items, weights = priorities.draw(200_000, torch.Generator().manual_seed(1))
     weighted = float((weights * value[items]).sum() / weights.sum())
-    assert weighted == pytest.approx(float((sizes * value).sum() / sizes.sum()), rel=0.03)
+    assert weighted == pytest.approx(37.0, rel=0.03)
     assert float(weights.max()) == 1.0
 
 
-def test_without_alpha_every_transition_is_equally_likely():
-    priorities = Priorities(torch.tensor([1, 3]), alpha=0.0)
+def test_without_alpha_every_item_is_equally_likely():
+    priorities = Priorities(2, alpha=0.0)
     priorities.learn(torch.tensor([0, 1]), torch.tensor([9.0, 0.0]))
-    np.testing.assert_allclose(priorities.probabilities, [0.25, 0.75])
+    np.testing.assert_allclose(priorities.probabilities, [0.5, 0.5])
     assert float(priorities.values.min()) == LEAST
 
 
@@ -99,7 +98,7 @@ def test_senseless_settings_are_named(wrong):
     with pytest.raises(ValueError, match="PrioritisedSampler"):
         PrioritisedSampler(LOG, **wrong)
     with pytest.raises(ValueError, match="Fix: alpha"):
-        Priorities(torch.ones(2), alpha=-1)
+        Priorities(2, alpha=-1)
 
 
 # ---------------------------------------------------------------------- returns

@@ -13,6 +13,9 @@ One argument decides how the belief behaves, `adapt`:
     2             frozen at e_2 (trust member 2 alone); a sequence of K weights is frozen as given
     "member"      one random member an episode
     "member-step" a random member a step
+
+`remember=True` also takes the values of steps already taken in an episode from what they led to (see `memory.py`): for worlds
+that are deterministic and show their state.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ from torch import Tensor
 import apev
 from apev import belief as beliefs
 from apev.agents import REGISTRY, Agent
+from apev.agents.dqn import DQN
 from apev.data.batch import Batch, Layout, Observations
+from apev.memory import Memory, keys_of
 
 Adapt = bool | int | Sequence[float] | Literal["member", "member-step"]
 
@@ -50,12 +55,17 @@ class PolicyState:
 class Policy:
     """A deployable stateful policy over one or many environments."""
 
-    def __init__(self, agent: Agent, adapt: Adapt = True, *, seed: int = 0) -> None:
-        self.agent, self.adapt = agent, adapt
+    def __init__(self, agent: Agent, adapt: Adapt = True, *, seed: int = 0, remember: bool = False) -> None:
+        self.agent, self.adapt, self.remember = agent, adapt, remember
+        self._memory: Memory | None = None
+        self._hashes: dict[int, tuple[Tensor, Tensor]] = {}
+        if remember and not isinstance(agent, DQN):
+            raise ValueError("remember=True needs values of discrete actions. Fix: an agent of the DQN family.")
         self.filter = agent.filter
         self._rng = torch.Generator().manual_seed(seed)
         self._pictures: Tensor | None = None
         self._features: Tensor | None = None
+        self._encoded = torch.zeros(0, dtype=torch.bool)  # which pictures have features
         self._single = True
         if not isinstance(adapt, bool | int | str):
             self.adapt = adapt = tuple(float(w) for w in adapt)
@@ -92,11 +102,15 @@ class Policy:
         if mask is None:
             kept = keep_belief and count == len(old.log_belief)
             self.state = PolicyState(old.log_belief if kept else self._fresh(count))
+            self._memory = None
         elif not keep_belief:
             rows = torch.as_tensor(np.atleast_1d(mask), dtype=torch.bool, device=old.log_belief.device)
             if len(rows) != count:
                 raise ValueError(f"mask has {len(rows)} entries for {count} environments.")
             old.log_belief = torch.where(rows[:, None], self._fresh(count), old.log_belief)
+        if mask is not None and self._memory is not None:
+            for episode in np.flatnonzero(np.atleast_1d(mask)).tolist():
+                self._memory.forget(episode)
 
     def act(self, obs: Any, deterministic: bool = True) -> Any:
         """The action for what is seen now: an array for many environments; for one an int, or [A] where they are continuous."""
@@ -106,9 +120,12 @@ class Policy:
             state = self.state = PolicyState(self._fresh(len(seen.vector)))
         if self.adapt == "member-step":
             state.log_belief = self._random_member(len(seen.vector))
-        features = self._encode(seen.pictures)
+        features = self._encode(seen)
         state.obs = seen
-        state.action = self.agent.act(seen, state.log_belief, greedy=deterministic, features=features)
+        if self.remember:
+            state.action = self._act_from_memory(seen, features, deterministic)
+        else:
+            state.action = self.agent.act(seen, state.log_belief, greedy=deterministic, features=features)
         actions = state.action.cpu().numpy()
         if not self._single:
             return actions
@@ -122,7 +139,7 @@ class Policy:
         state = self.state
         if state.obs is None or state.action is None:
             raise RuntimeError("observe() before act(): there is no step to learn from. Fix: call act(obs) first.")
-        if self.adapt is not True:
+        if self.adapt is not True and not self.remember:
             return
         device, count = state.log_belief.device, len(state.log_belief)
         dim = self.agent.layout.action_dim
@@ -136,17 +153,19 @@ class Policy:
         if action is not None and not dim and not np.all((np.asarray(action) >= 0) & (np.asarray(action) < count_actions)):
             raise ValueError(f"action {action} is not one of 0 to {count_actions - 1}.")
         done = state.action if action is None else torch.as_tensor(np.atleast_1d(action), device=device)
-        features = self._encode(state.obs.pictures)
+        features = self._encode(state.obs)
         seen, after = state.obs, self._read(next_obs)
         if len(after.vector) != count:
             raise ValueError(f"next_obs has {len(after.vector)} entries for {count} environments.")
         if after.pictures is not None and seen.pictures is not None and not _same(seen.pictures, after.pictures):
             assert features is not None
             assert after.picture is not None
-            following = self._encode(after.pictures)  # stays cached for the next act()
+            following = self._encode(after)  # stays cached for the next act()
             assert following is not None
             features = torch.cat([features, following], dim=1)
             after = replace(after, picture=after.picture + len(seen.pictures))
+        else:
+            features = self._encode(after)
         step = Batch(
             obs=seen,
             action=done.float() if dim else done.long(),
@@ -157,9 +176,37 @@ class Policy:
         )
         if not bool(torch.isfinite(step.reward).all()):
             raise ValueError(f"reward {reward} is not finite: a belief updated with it would be lost. Fix: repair the reward.")
-        errors = self.agent.td_errors(step, state.log_belief, features)
         mask = None if active is None else torch.as_tensor(np.atleast_1d(active), device=device)
+        if self._memory is not None:
+            every = torch.ones(count, dtype=torch.bool) if mask is None else mask.cpu()
+            keys = keys_of(self._read(next_obs), self._hashes)
+            self._memory.learn(step.action, step.reward, keys, step.terminated > 0, every)
+        if self.adapt is not True:
+            return
+        errors = self.agent.td_errors(step, state.log_belief, features)
         state.log_belief = self.filter.update(state.log_belief, errors, mask)
+
+    def _act_from_memory(self, seen: Observations, features: Tensor | None, greedy: bool) -> Tensor:
+        """The best action by what this episode has shown, and by the members where it has shown nothing."""
+        agent, log_belief = self.agent, self.state.log_belief
+        assert isinstance(agent, DQN)
+        belief = log_belief.exp()
+        q = agent.values(features, seen, belief)  # [K, n, A]
+        if self._memory is None:
+            c = agent.config
+            self._memory = Memory(q.shape[1], q.shape[2], len(q), c.gamma, getattr(c, "reward_shift", 0.0))
+        self._memory.see(keys_of(seen, self._hashes), q)
+
+        def mix(every: Tensor, episodes: Tensor) -> Tensor:
+            states = every.shape[2]
+            weights = belief.cpu()[episodes].repeat_interleave(states, 0)
+            return agent.mix(every.flatten(1, 2), weights).unflatten(0, (-1, states))
+
+        values = self._memory.values(mix)
+        if greedy:
+            return values.argmax(-1).to(log_belief.device)
+        chance = (values / agent.config.softness).softmax(-1)
+        return torch.multinomial(chance, 1, generator=self._rng)[:, 0].to(log_belief.device)
 
     def predict(
         self,
@@ -184,11 +231,12 @@ class Policy:
         action = self.act(observation, deterministic)
         return action, self.state
 
-    def with_adapt(self, adapt: Adapt, *, seed: int = 0) -> Policy:
+    def with_adapt(self, adapt: Adapt, *, seed: int = 0, remember: bool | None = None) -> Policy:
         """The same agent with another behaviour of the belief; pictures it has seen stay encoded."""
-        other = Policy(self.agent, adapt, seed=seed)
+        other = Policy(self.agent, adapt, seed=seed, remember=self.remember if remember is None else remember)
         other.filter = self.filter
-        other._pictures, other._features = self._pictures, self._features
+        other._pictures, other._features, other._encoded = self._pictures, self._features, self._encoded
+        other._hashes = self._hashes
         return other
 
     # ------------------------------------------------------------------ files
@@ -264,14 +312,22 @@ class Policy:
             obs = np.asarray(obs)[None] if layout.bare else {k: np.asarray(v)[None] for k, v in obs.items()}
         return layout.read(obs, device=self.agent.device)
 
-    def _encode(self, pictures: Tensor | None) -> Tensor | None:
-        """Features [K, P, F], encoded anew only when the pictures changed."""
-        if pictures is None:
+    def _encode(self, obs: Observations) -> Tensor | None:
+        """Features [K, P, F] of the table; of its pictures those are encoded that are shown now and were not before."""
+        pictures = obs.pictures
+        if pictures is None or obs.picture is None:
             return None
         if self._pictures is None or not _same(self._pictures, pictures):
-            parts = [self.agent.encode(part) for part in pictures.split(_CHUNK)]
-            self._features = torch.cat([p for p in parts if p is not None], dim=1)
+            self._features, self._encoded = None, torch.zeros(len(pictures), dtype=torch.bool, device=pictures.device)
         self._pictures = pictures  # the next look at the very same table compares nothing
+        new = obs.picture[~self._encoded[obs.picture]].unique()
+        for rows in new.split(_CHUNK):
+            part = self.agent.encode(pictures[rows])
+            assert part is not None
+            if self._features is None:
+                self._features = part.new_zeros(len(part), len(pictures), part.shape[2])
+            self._features[:, rows] = part
+        self._encoded[new] = True
         return self._features
 
 

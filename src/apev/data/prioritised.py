@@ -1,11 +1,12 @@
 """Prioritised sampling (Schaul et al., 2016): what an agent was most wrong about comes back more often.
 
-    P(i)  =  n_i p_i^alpha / sum_j n_j p_j^alpha     p_i: the loss item i had when last seen; new items have the largest
-    w_i   =  (N P(i) / n_i)^-beta / max_j w_j        importance weights, so that the expected step stays the same (beta = 1)
+    P(i)  =  p_i^alpha / sum_j p_j^alpha             p_i: the loss item i had when last seen; new items have the largest
+    w_i   =  (N P(i))^-beta / max_j w_j              importance weights, so that the expected step stays the same (beta = 1)
 
-An item is a transition (n_i = 1), as in the paper, or a context of n_i transitions, which then come together: all pictures of
-a maze are encoded once and serve every transition of it, before the step and after. Drawing is a cumulative sum and a search:
-no tree.
+An item is a transition, as in the paper, or a whole context, whose transitions then come together: all pictures of a maze are
+encoded once and serve every transition of it, before the step and after. A small maze then counts as much as a large one, as
+it does in an evaluation; training on all cells alike, most of them in large mazes, starts far more slowly. Drawing is a
+cumulative sum and a search: no tree.
 
 Where returns are known beforehand (`logged_returns`), what comes after a step need not be seen, and a batch can show a few
 `pictures` of each of many contexts instead of all of a few: pictures of one maze are much alike.
@@ -29,17 +30,17 @@ LEAST = 1e-3  # an item the agent knows by heart is still drawn now and then
 class Priorities:
     """How often each of N items is drawn."""
 
-    def __init__(self, sizes: Tensor, alpha: float = 0.5, beta: float = 0.5) -> None:
+    def __init__(self, count: int, alpha: float = 0.5, beta: float = 0.5) -> None:
         if alpha < 0 or not 0 <= beta <= 1:
             raise ValueError(f"alpha is {alpha} and beta {beta}. Fix: alpha >= 0 (0: uniform), beta in [0, 1].")
-        self.alpha, self.beta, self.sizes = alpha, beta, sizes.double()
-        self.values = torch.ones(len(sizes), dtype=torch.float64)
-        self.seen = torch.zeros(len(sizes), dtype=torch.bool)
+        self.alpha, self.beta = alpha, beta
+        self.values = torch.ones(count, dtype=torch.float64)
+        self.seen = torch.zeros(count, dtype=torch.bool)
 
     @property
     def probabilities(self) -> Tensor:
         """P(i): [N]."""
-        powers = self.sizes * self.values.pow(self.alpha)
+        powers = self.values.pow(self.alpha)
         return powers / powers.sum()
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -47,7 +48,7 @@ class Priorities:
         chance = self.probabilities
         heights = torch.rand(count, generator=generator, dtype=torch.float64)
         items = torch.searchsorted(chance.cumsum(0), heights).clamp_(max=len(chance) - 1)
-        weights = (chance[items] / self.sizes[items]).pow(-self.beta)
+        weights = (len(chance) * chance[items]).pow(-self.beta)
         return items, (weights / weights.max()).float()
 
     def learn(self, items: Tensor, losses: Tensor) -> None:
@@ -87,7 +88,7 @@ class PrioritisedSampler(Sampler):
         self._items = torch.from_numpy(usable[order]).split(counts.tolist())  # rows of each item
         self._returns = None if returns is None else torch.from_numpy(returns).to(self.device)
         self.count, self.by_context, self.some = count, by_context, pictures
-        self.priorities = Priorities(torch.from_numpy(counts), alpha, beta)
+        self.priorities = Priorities(len(self._items), alpha, beta)
         self._draws = torch.Generator().manual_seed(seed)
 
     def sample(self) -> Batch:

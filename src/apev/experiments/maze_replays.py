@@ -14,7 +14,7 @@ from apev.policy import Policy
 
 def pick_replays(best: Agent, ensemble: Agent, env: BatchedMaze, count: int = 4) -> list[dict[str, Any]]:
     """Episodes of our recipe that change their mind and succeed, what a frozen average does there, and a failure."""
-    adaptive = rollout(Policy(best), env, trace=True, deterministic=False)
+    adaptive = rollout(Policy(best, remember=True), env, trace=True)
     ways = np.stack(env.trail)
     frozen = rollout(Policy(ensemble, False), env, trace=True)
     frozen_ways = np.stack(env.trail)

@@ -26,7 +26,7 @@ from apev.agents import REGISTRY, Agent, APEVC51Config, C51Config, C51LCBConfig
 from apev.data import Dataset, Sampler
 from apev.data.prioritised import PrioritisedSampler
 from apev.data.returns import logged_returns
-from apev.envs.maze import Maze, Mode
+from apev.envs.maze import HORIZON, Maze, Mode
 from apev.envs.maze_data import TEST_LEVELS, log_mazes, make_mazes
 from apev.envs.maze_env import BatchedMaze
 from apev.envs.maze_pictures import Renderer, make_renderer
@@ -60,6 +60,7 @@ class Recipe:
     agents: tuple[str, ...] = ("ensemble", "ape-v", "best")
     configs: dict[str, C51Config] = field(default_factory=dict)
     curve_levels: int = 40
+    horizon: int = HORIZON
 
     def schedule_of(self, name: str) -> Schedule:
         """The agent's own number of updates, if it has one."""
@@ -74,7 +75,7 @@ CONFIGS: dict[str, C51Config] = {
     "ensemble": C51Config(**_FAST, **_BELIEF),  # type: ignore[arg-type]
     "conservative": C51LCBConfig(**_FAST),  # type: ignore[arg-type]
     "ape-v": APEVC51Config(**_FAST, likelihood="paper", floor=0.0),  # type: ignore[arg-type]
-    "best": C51Config(**_FAST, **_BELIEF, augment=True, views=8),  # type: ignore[arg-type]
+    "best": C51Config(**_FAST, **_BELIEF, augment=True, advantage=1.0, views=8),  # type: ignore[arg-type]
 }
 """The agents at cpu scale. "ape-v" is the paper's: Dirichlet(1), two members, exp(-error^2), errors at the current belief."""
 
@@ -88,11 +89,12 @@ RECIPES: dict[Scale, Recipe] = {
         pictures=4,
         schedule=Schedule(updates=3, log_every=1, eval_every=0, checkpoint_every=2),
         curve_levels=2,
+        horizon=20,
         configs=CONFIGS | {"best": replace(CONFIGS["best"], views=2)},
     ),
     "cpu": Recipe(
-        updates={"best": 8000},
-        schedule=Schedule(updates=4000, log_every=50, checkpoint_every=200, lr_decay=True),
+        updates={"best": 9000},
+        schedule=Schedule(updates=5000, log_every=50, eval_every=1000, checkpoint_every=200, lr_decay=True),
         configs=CONFIGS,
     ),
     "paper": Recipe(
@@ -113,24 +115,31 @@ class Entry:
     agent: str
     adapt: Adapt
     greedy: bool = True
+    remember: bool = False  # values of steps already taken come from what they led to
     changes: dict[str, Any] = field(default_factory=dict)  # of the agent's configuration, at deployment
 
 
 POLICIES: dict[str, Entry] = {
     "ape-v": Entry("ape-v", True),
-    "ape-v-best": Entry("best", True, greedy=False),
+    "ape-v-best": Entry("best", True, remember=True),
     "single": Entry("ensemble", 0),
     "conservative": Entry("conservative", False),
     "average": Entry("ensemble", False),
     # What each idea brings: the same trained networks, one thing changed at a time.
-    "ape-v, frozen": Entry("ape-v", False),
+    "APE-V as printed, frozen": Entry("ape-v", False),
+    "APE-V as printed, drawn": Entry("ape-v", True, greedy=False),
     "plain ensemble, adapting": Entry("ensemble", True),
-    "plain ensemble, adapting by categorical likelihood": Entry("ensemble", True, changes={"surprise": "categorical"}),
-    "average, drawn": Entry("ensemble", False, greedy=False),
-    "best, one view, frozen": Entry("best", False, changes={"views": 1}),
-    "best, frozen": Entry("best", False),
-    "best, frozen, drawn": Entry("best", False, greedy=False),
-    "best, adapting, greedy": Entry("best", True),
+    "plain ensemble, adapting, categorical likelihood": Entry("ensemble", True, changes={"surprise": "categorical"}),
+    "plain ensemble, average, drawn": Entry("ensemble", False, greedy=False),
+    "plain ensemble, average, memory": Entry("ensemble", False, remember=True),
+    "single, memory": Entry("ensemble", 0, remember=True),
+    "recipe, one network and view, frozen": Entry("best", 0, changes={"views": 1}),
+    "recipe, all views, frozen": Entry("best", False),
+    "recipe, all views, frozen, drawn": Entry("best", False, greedy=False),
+    "recipe, all views, adapting": Entry("best", True),
+    "recipe, all views, adapting, drawn": Entry("best", True, greedy=False),
+    "recipe, all views, random member a step": Entry("best", "member-step"),
+    "recipe, all views, frozen, memory": Entry("best", False, remember=True),
 }
 
 
@@ -215,7 +224,7 @@ def run_seed(
                 lines += walk_untaught(policy, part, seed, split)
             for at in range(0, len(part), CHUNK):
                 some = part[at : at + CHUNK]
-                env = BatchedMaze(some, recipe.renderer)
+                env = BatchedMaze(some, recipe.renderer, horizon=recipe.horizon)
                 lines += walk(agents, env, split, seed, ablations=split == "test")
                 if split == "test" and at == 0 and seed == 0:
                     replays = pick_replays(agents["best"], agents["ensemble"], env)
@@ -238,7 +247,7 @@ def walk(agents: dict[str, Agent], env: BatchedMaze, split: str, seed: int, abla
         if key not in seen:
             agent = agents[entry.agent]
             seen[key] = Policy(deployed(agent, agent.config, entry.changes) if entry.changes else agent)
-        seen[key] = seen[key].with_adapt(entry.adapt, seed=seed)
+        seen[key] = seen[key].with_adapt(entry.adapt, seed=seed, remember=entry.remember)
         result = rollout(seen[key], env, deterministic=entry.greedy)
         yield from records(policy, split, seed, env, result.success, result.lengths)
 
@@ -246,7 +255,7 @@ def walk(agents: dict[str, Agent], env: BatchedMaze, split: str, seed: int, abla
 def curve_evaluator(name: str, recipe: Recipe, mode: Mode, seed: int) -> Evaluator:
     """During training: success on some unseen levels, adapting and frozen. Views are left out, they take time."""
     mazes = make_mazes(CURVE_LEVELS, recipe.curve_levels, mode)
-    env = BatchedMaze(mazes, recipe.renderer)
+    env = BatchedMaze(mazes, recipe.renderer, horizon=recipe.horizon)
 
     def evaluate(agent: Agent, update: int) -> list[dict[str, Any]]:
         changes = {"views": 1} if agent.config.views > 1 else {}
