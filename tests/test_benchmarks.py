@@ -28,6 +28,22 @@ def test_locked_doors_names_a_senseless_option():
     assert "--rounds is 0. Fix" in done.stderr
 
 
+def test_maze_ends_with_its_three_numbers():
+    tiny = ["--renderer", "simple", "--mode", "easy", "--levels", "2", "--rounds", "1", "--updates", "1", "--threads", "1"]
+    done = run("maze.py", *tiny, "--batch-levels", "1", "--batch-rows", "2")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert list(answer)[:3] == ["speedup", "peak_share", "ms_per_level"]
+    assert answer["speedup"] > 0
+    assert answer["ms_per_level"] > 0
+
+
+def test_maze_names_a_senseless_option():
+    done = run("maze.py", "--rounds", "0")
+    assert done.returncode != 0
+    assert "--rounds is 0. Fix" in done.stderr
+
+
 def test_out_of_memory_ends_with_its_ratio(tmp_path: Path):
     tiny = ["--gb", "0.02", "--limit-gb", "1", "--batches", "10", "--rounds", "1", "--memory-rows", "2000"]
     done = run("out_of_memory.py", *tiny, "--folder", str(tmp_path / "data"))

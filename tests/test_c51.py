@@ -136,7 +136,8 @@ def test_one_step_targets_by_hand():
     table = agent.table(agent.net, agent.encode(batch.obs.pictures)).softmax(-1)
     q = table @ agent.net.atoms
     expected = batch.reward - 1 + 0.99 * (1 - batch.terminated) * q[0].amax(-1)[batch.next_obs.picture]
-    torch.testing.assert_close(agent.targets(batch, table)[0] @ agent.net.atoms, expected, atol=0.05, rtol=0)  # the lowest atom cuts a little off
+    ours = agent.targets(batch, table)[0] @ agent.net.atoms
+    torch.testing.assert_close(ours, expected, atol=0.05, rtol=0)  # the lowest atom cuts a little off
 
 
 # ---------------------------------------------------------------------- learning
@@ -259,7 +260,7 @@ def test_augmented_levels_are_the_same_worlds():
 
 
 def test_surprise_in_a_loop_adds_up():
-    """Around a closed way a member's TD errors along its own best steps sum to the number of steps, if nothing is discounted."""
+    """Around a closed way a member's TD errors along its own best steps sum to the number of steps, without discount."""
     agent = C51.for_data(LOG, C51Config(members=1, gamma=1.0, **SMALL))
     batch = PrioritisedSampler(LOG, 1).sample()
     features = agent.encode(batch.obs.pictures)

@@ -1,0 +1,106 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from apev.cli import main
+from apev.envs.maze_data import make_mazes
+from apev.experiments import procgen
+from apev.experiments.maze_episodes import ends_in_loop, is_confined, walk_untaught
+from apev.report.mazes import BLOCKS, NAMES, fill_mazes, summarise_mazes, table_rows
+
+QUIET = Console(quiet=True)
+RECIPE = replace(procgen.RECIPES["smoke"], test_levels=2, seen_levels=1, horizon=8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("procgen") / "easy-5"
+    procgen.run(out, RECIPE, mode="easy", levels=5, meta={"scale": "smoke"}, console=QUIET)
+    return out
+
+
+def test_a_run_writes_what_the_table_needs(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    for policy in NAMES:
+        for split, episodes in (("train", 1), ("test", 2)):
+            found = summary["policies"][policy][split]
+            assert found["episodes"] == episodes
+            assert 0 <= found["ci95"][0] <= found["success"] <= found["ci95"][1] <= 1
+    assert set(procgen.POLICIES) < set(summary["policies"])
+    assert summary["meta"]["scale"] == "smoke"
+    rows = table_rows(summary)
+    assert [row[0] for row in rows[1:]] == list(NAMES.values())
+    assert len(table_rows(summary, ablation=True)) == 1 + len(procgen.POLICIES) - 5
+
+
+def test_a_page_shows_replays_and_tables(folder):
+    page = (folder / "report.html").read_text()
+    assert "maze-board" in page
+    assert '"trusted"' in page
+    assert "Depth-first search" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_finished_seed_is_not_done_again(folder):
+    before = (folder / "agents" / "best-0" / "metrics.jsonl").stat().st_mtime_ns
+    procgen.run(folder, RECIPE, mode="easy", levels=5, resume=True, console=QUIET)
+    assert (folder / "agents" / "best-0" / "metrics.jsonl").stat().st_mtime_ns == before
+    with pytest.raises(FileExistsError, match="--resume"):
+        procgen.run(folder, RECIPE, mode="easy", levels=5, console=QUIET)
+    with pytest.raises(ValueError, match="another recipe"):
+        procgen.run(folder, replace(RECIPE, batch=3), mode="easy", levels=5, resume=True, console=QUIET)
+
+
+def test_report_is_remade_and_fills_a_page(folder, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    name = folder.as_posix()
+    page.write_text("".join(f"<!-- {block}: {name} -->\nold\n<!-- /{block} -->\n" for block in BLOCKS))
+    main(["report", str(folder), "--page", str(page)])
+    text = page.read_text()
+    assert "old" not in text
+    assert "| APE-V as printed |" in text
+    assert "report.html" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="no block"):
+        fill_mazes(Path(__file__), folder)
+
+
+def test_depth_is_an_option_of_every_scale():
+    for recipe in procgen.RECIPES.values():
+        assert set(recipe.agents) <= set(procgen.CONFIGS)
+    paper = procgen.RECIPES["paper"].configs["ape-v"]
+    assert (paper.backup_depth, paper.lr, paper.alpha, paper.members) == (1, 6.25e-5, 1.0, 2)
+    assert (paper.low, paper.high, paper.atoms, paper.gamma, paper.reward_shift) == (-31, 9, 81, 0.99, -1)
+
+
+# ---------------------------------------------------------------------- episodes
+
+
+def test_loops_are_found_whatever_their_length():
+    steps = np.arange(300)
+    ways = np.stack([steps % 2, steps % 50, steps % 51, steps, np.zeros(300)], 1).astype(np.int64)
+    assert ends_in_loop(ways).tolist() == [True, True, False, False, True]
+    assert is_confined(ways).tolist() == [True, False, False, False, True]
+    assert not ends_in_loop(ways[:60]).any()
+
+
+def test_depth_first_search_finds_and_never_sees_a_cell_more_than_it_must():
+    mazes = make_mazes(0, 30, "easy")
+    found = list(walk_untaught("dfs", mazes, 0, "test"))
+    assert all(line["success"] for line in found)
+    assert all(line["distance"] <= line["length"] <= 2 * maze.count for line, maze in zip(found, mazes, strict=True))
+    walked = list(walk_untaught("random-walk", mazes, 0, "test"))
+    assert 0.3 < np.mean([line["success"] for line in walked]) < 0.8
+
+
+def test_failures_in_a_loop_are_counted_among_failures():
+    line = {"policy": "single", "split": "test", "seed": 0, "length": 500, "size": 9, "distance": 30, "confined": False}
+    lines = [line | {"level": i, "success": i < 2, "loop": i == 2} for i in range(4)]
+    found = summarise_mazes(lines)["single"]["test"]
+    assert found["success"] == 0.5
+    assert found["failed_in_loop"] == 0.5
+    assert list(found["by_distance"]) == ["21-40"]
+    assert list(found["by_size"]) == ["9-13"]
