@@ -55,7 +55,7 @@ def slow_projection(p: np.ndarray, gain: float, fade: float, atoms: np.ndarray) 
     low, high, width = atoms[0], atoms[-1], atoms[1] - atoms[0]
     m = np.zeros(len(atoms))
     for j, z in enumerate(atoms):
-        b = (np.clip(gain + fade * z, low, high) - low) / width
+        b = min((np.clip(gain + fade * z, low, high) - low) / width, len(atoms) - 1)
         lower, upper = int(np.floor(b)), int(np.ceil(b))
         if lower == upper:
             m[lower] += p[j]
