@@ -31,7 +31,7 @@ test: install-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile  # networks here are small: one thread each, files side by side
 
 clean:
 	rm -rf $(VENV)
