@@ -9,12 +9,20 @@ from apev.report.tables import display_name
 
 DOORS = ("single", "average", "LCB", "APE-V, evaluation only", "APE-V")
 
+MAZES = ("single", "conservative", "APE-V")
+
 
 def cells() -> Iterator[tuple[str, str]]:
     """(what the cell holds, the command that makes it)."""
     doors = "apev reproduce locked-doors --scale paper --images cifar10 --device cuda"
     for policy in DOORS:
         yield f"Locked Doors, {policy}", doors
+    for levels in (200, 1000):
+        for policy in MAZES:
+            yield (
+                f"Procgen mazes, {levels} levels, {policy}",
+                (f"apev reproduce procgen --levels {levels} --mode hard --scale paper --seeds 4 --device cuda"),
+            )
     for task, row in PAPER.items():
         for algorithm, score in row.items():
             command = f"apev reproduce d4rl --task {task} --algos {algorithm} --scale paper --seeds 0 1 2 3 --device cuda"

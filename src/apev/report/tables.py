@@ -102,9 +102,9 @@ def paired_values(episodes: Iterable[Record], policy: str, field: str = "success
 def print_table(summary: Record, console: Console | None = None) -> None:
     """Print the table of `summary.json` to the terminal."""
     table = Table(title=str(summary.get("title", "")) or None, header_style="bold")
-    table.add_column("policy", no_wrap=True)
+    table.add_column("policy")
     for column in ("success", "95% interval", "mean steps", "stalled", "episodes"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for policy, cells in _rows(summary):
         table.add_row(display_name(policy), *cells, style="bold" if policy == "ape-v" else None)
     (console or Console()).print(table)
@@ -113,9 +113,9 @@ def print_table(summary: Record, console: Console | None = None) -> None:
 def print_returns(episodes: Iterable[Record], title: str = "", console: Console | None = None) -> None:
     """Print mean returns with bootstrap intervals: for worlds that know no success, only rewards."""
     table = Table(title=title or None, header_style="bold")
-    table.add_column("policy", no_wrap=True)
+    table.add_column("policy")
     for column in ("mean return", "95% interval", "mean steps", "episodes"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for policy, rows in _by_policy(episodes).items():
         returns = np.array([r["return"] for r in rows])
         low, high = bootstrap_ci([returns])
