@@ -9,7 +9,8 @@ Four questions, answered in one run on the machine at hand; networks of 3 x 256,
 
 Every contestant is a process of its own, as its users run it, and they take turns: one works while the others wait. Rounds of
 all of them are interleaved and the best round of each counts, so that a slow minute of the machine hits none of them alone.
-Batches are drawn beforehand (d3rlpy's own sampling would add 2 ms to each of its updates). The last line is JSON.
+Batches are drawn beforehand (d3rlpy's own sampling would add 2 ms to each of its updates). With --threads 1 CPU time is
+measured, which others on the machine lengthen less than the wall's. The last line is JSON.
 
 What is counted as an operation: FlopCounterMode counts matrix products, two a multiply-add, and nothing else (no ReLU, bias,
 Adam, target network). For N = 10, with D = 23 inputs, P = 2 B (D 256 + 2 256^2 + 256) operations a pass of one critic:
@@ -139,11 +140,12 @@ def work(name: str, threads: int) -> None:
         keep_memory()  # as every command of ours does
     sys.stdout = sys.stderr  # what libraries print is not an answer
     update = CONTESTANTS[name]()
+    clock = time.process_time if threads == 1 else time.perf_counter
     for line in sys.stdin:
-        begin = time.perf_counter()
+        begin = clock()
         for turn in range(int(line)):
             update(turn)
-        sys.__stdout__.write(f"{time.perf_counter() - begin}\n")  # type: ignore[union-attr]
+        sys.__stdout__.write(f"{clock() - begin}\n")  # type: ignore[union-attr]
         sys.__stdout__.flush()  # type: ignore[union-attr]
 
 

@@ -57,3 +57,17 @@ def test_out_of_memory_names_a_senseless_option():
     done = run("out_of_memory.py", "--gb", "0")
     assert done.returncode != 0
     assert "Fix" in done.stderr
+
+
+def test_sac_n_names_a_senseless_option():
+    done = run("sac_n.py", "--rounds", "0")
+    assert done.returncode != 0
+    assert "--rounds 0 --updates 10. Fix" in done.stderr
+
+
+def test_sac_n_times_every_contestant_of_ours():
+    name = "APE-V, 9 members, shared"
+    words = [sys.executable, str(BENCHMARKS / "sac_n.py"), "--work", name, "1"]
+    done = subprocess.run(words, input="1\n2\n", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert [float(line) > 0 for line in done.stdout.splitlines()] == [True, True]

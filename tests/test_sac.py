@@ -183,10 +183,22 @@ def test_the_slope_by_hand_is_autograds(dense: bool) -> None:
     torch.manual_seed(0)
     net, rows = EnsembleMLP(5, 3, (8, 6), 2), torch.randn(40, 3, requires_grad=True)
     member, output = torch.randint(4, (40,)), torch.randint(2, (40,))  # nobody asks the last one
-    activations = net.activations(rows.expand(5, -1, -1))
-    asked = activations[-1][member, torch.arange(40), output]
+    asked = net.plain(rows.expand(5, -1, -1))[member, torch.arange(40), output]
     (expected,) = torch.autograd.grad(asked.sum(), rows)
-    torch.testing.assert_close(net.slope(activations, member, output, dense), expected)
+    torch.testing.assert_close(net.slope(net.activations(rows.expand(5, -1, -1)), member, output, dense), expected)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_few_members_at_a_time_give_the_values_and_gradients_of_all_at_once(frozen: bool) -> None:
+    torch.manual_seed(0)
+    net, x = EnsembleMLP(5, 3, (300, 260), 2), torch.randn(5, 260, 3, requires_grad=True)  # so wide that each goes alone
+    wanted = [x] if frozen else [x, *net.parameters()]
+    fast, slow = net(x, frozen=frozen), net.plain(x)
+    torch.testing.assert_close(fast, slow)
+    for mine, expected in zip(*(torch.autograd.grad(q.square().sum(), wanted) for q in (fast, slow)), strict=True):
+        torch.testing.assert_close(mine, expected)
+    fast.sum().backward()
+    assert all((p.grad is None) == frozen for p in net.parameters())
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40))

@@ -1,7 +1,9 @@
 """Layers with a leading member axis: K networks that are trained and evaluated as one.
 
-MLPs of K members are one batched matrix product a layer (`baddbmm`), which reaches the machine's matmul peak. Convolutional
-encoders are K separate channels-last networks: a grouped convolution of the same size runs at half their speed.
+MLPs of K members are batched matrix products. On a CPU a few members at a time, one a thread, go through all layers, so that
+what one layer gives is still in the core's cache when the next one reads it; forward and backward are written out for that
+(`_Chunked`). On a GPU all members go at once. Convolutional encoders are K separate channels-last networks: a grouped
+convolution of the same size runs at half their speed.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 
 class EnsembleLinear(nn.Module):
@@ -24,10 +28,8 @@ class EnsembleLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
 
-    def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
-        """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
-        if frozen:
-            return torch.baddbmm(self.bias.detach(), x, self.weight.detach())
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [K, B, in] -> [K, B, out]."""
         return torch.baddbmm(self.bias, x, self.weight)
 
 
@@ -41,15 +43,19 @@ class EnsembleMLP(nn.Module):
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
-        return self.activations(x, frozen)[-1]
+        parameters = [p.detach() if frozen else p for layer in self.layers for p in layer.parameters()]
+        return _Chunked.apply(x, *parameters)
 
-    def activations(self, x: Tensor, frozen: bool = False) -> list[Tensor]:
-        """What each layer gives, [K, B, width]; the last is the output."""
-        layers = []
+    def plain(self, x: Tensor) -> Tensor:
+        """The same, layer by layer: for those who differentiate twice."""
         for layer in self.layers[:-1]:
-            x = layer(x, frozen).relu_()  # in place: the product does not need its own output to go backward
-            layers.append(x)
-        return [*layers, self.layers[-1](x, frozen)]
+            x = layer(x).relu()
+        return self.layers[-1](x)
+
+    @torch.no_grad()
+    def activations(self, x: Tensor) -> list[Tensor]:
+        """What each layer gives, [K, B, width], without gradient; the last is the output."""
+        return _activations(x, [p for layer in self.layers for p in layer.parameters()])
 
     @torch.no_grad()
     def slope(self, activations: list[Tensor], member: Tensor, output: Tensor, dense: bool | None = None) -> Tensor:
@@ -73,6 +79,62 @@ class EnsembleMLP(nn.Module):
             own = (g * (h[member, order] > 0)).split(counts)
             g = torch.cat([rows @ w.T for rows, w in zip(own, weight, strict=True)])
         return torch.empty_like(g).index_copy_(0, order, g)
+
+
+def _chunks(x: Tensor, parameters: Sequence[Tensor]) -> list[slice]:
+    """Members that go through all layers together: on a CPU one a thread, or more where they are small."""
+    widest = x.shape[1] * max(weight.shape[2] for weight in parameters[::2])
+    size = len(x) if x.device.type != "cpu" else torch.get_num_threads() * max(1, 2**16 // max(widest, 1))
+    return [slice(start, start + size) for start in range(0, len(x), size)]
+
+
+def _activations(x: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """[K, B, width] of every layer: ReLU of x W + b, and the last without ReLU; parameters: W, b, W, b, ..."""
+    weights, biases = parameters[::2], parameters[1::2]
+    given = [x.new_empty(*x.shape[:2], weight.shape[2]) for weight in weights]
+    for chunk in _chunks(x, parameters):
+        h = x[chunk]
+        for weight, bias, out in zip(weights, biases, given, strict=True):
+            h = torch.bmm(h, weight[chunk], out=out[chunk]).add_(bias[chunk])
+            if out is not given[-1]:
+                h.relu_()
+    return given
+
+
+class _Chunked(torch.autograd.Function):
+    """An MLP of K members with its gradient, a few members at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
+        """[K, B, in] -> [K, B, out]."""
+        given = _activations(x, parameters)
+        ctx.save_for_backward(x, *given[:-1], *parameters)
+        return given[-1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_output: Tensor) -> tuple[Tensor | None, ...]:
+        """The chain rule, from the last layer to the first."""
+        layers = len(ctx.saved_tensors) // 3  # for each: what it read, its weight and its bias
+        read, parameters = ctx.saved_tensors[:layers], ctx.saved_tensors[layers:]
+        weights = parameters[::2]
+        by_input, *wanted = ctx.needs_input_grad
+        by_parameter = [torch.empty_like(p) if want else None for p, want in zip(parameters, wanted, strict=True)]
+        by_x = torch.empty_like(read[0], memory_format=torch.contiguous_format) if by_input else None
+        for chunk in _chunks(read[0], parameters):
+            g = by_output[chunk]
+            for layer in reversed(range(layers)):
+                by_weight, by_bias = by_parameter[2 * layer : 2 * layer + 2]
+                if by_weight is not None:
+                    torch.bmm(read[layer][chunk].mT, g, out=by_weight[chunk])
+                if by_bias is not None:
+                    torch.sum(g, 1, keepdim=True, out=by_bias[chunk])
+                if layer:
+                    g = torch.bmm(g, weights[layer][chunk].mT)
+                    torch.ops.aten.threshold_backward.grad_input(g, read[layer][chunk], 0, grad_input=g)  # ReLU's
+                elif by_x is not None:
+                    torch.bmm(g, weights[0][chunk].mT, out=by_x[chunk])
+        return (by_x, *by_parameter)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class EDAC(SAC):
         """1 / (N - 1) of the cosines between different critics' gradients by the action, summed over pairs: from -1 up to N."""
         N = self.config.critics
         own = action.repeat(N, 1, 1).requires_grad_()  # each critic its own copy, so that each has a gradient
-        q = self.critics(torch.cat([obs.expand(N, *obs.shape), own], -1))
+        q = self.critics.plain(torch.cat([obs.expand(N, *obs.shape), own], -1))
         (gradient,) = torch.autograd.grad(q.sum(), own, create_graph=True)  # [N, B, A]
         unit = gradient / (gradient.norm(dim=-1, keepdim=True) + 1e-10)
         # The cosines of all pairs are the square of the sum; each critic with itself takes off 1.

@@ -149,13 +149,13 @@ class SAC(ContinuousAgent):
             return q.amin(1)
         return q.masked_fill(~self.counts[:, :, None], torch.inf).amin(1)
 
-    def draw_member(self, belief: Tensor | None) -> Tensor | None:
+    def draw_member(self, belief: Tensor) -> Tensor:
         """A member for each row, by its belief."""
-        return None if belief is None else torch.multinomial(belief, 1, generator=self.generator)[:, 0]
+        return torch.multinomial(belief, 1, generator=self.generator)[:, 0]
 
     def sample(self, obs: Tensor, belief: Tensor | None) -> tuple[Tensor, Tensor]:
         """Actions [B, A] of the mixture and their log-probability under the actor that was drawn."""
-        mean, std = self.actors(obs, self.draw_member(belief))
+        mean, std = self.actors(obs, None if belief is None else self.draw_member(belief))
         return squash(mean, std, self.noise(mean))
 
     def weights(self, log_belief: Tensor) -> Tensor | None:
@@ -225,10 +225,15 @@ class SAC(ContinuousAgent):
         with torch.no_grad():
             activations = self.critics.activations(x.expand(self.critics.members, *x.shape))
             q = self.by_member(activations[-1])  # [K, N, B]
-            member = self.draw_member(belief)
-            member = torch.zeros(len(obs), dtype=torch.int64, device=obs.device) if member is None else member
-            rows = torch.arange(len(obs), device=obs.device)
-            value, least = q.masked_fill(~self.counts[:, :, None], torch.inf)[member, :, rows].min(1)
+            if belief is None:
+                value, least = q[0].min(0)
+                member = torch.zeros_like(least)
+            else:
+                member = self.draw_member(belief)
+                of_member = q.masked_fill(~self.counts[:, :, None], torch.inf)[
+                    member, :, torch.arange(len(obs), device=obs.device)
+                ]
+                value, least = of_member.min(1)
             head = member if self.shared else torch.zeros_like(member)
             slope = self.critics.slope(activations, self.network[member, least], head)
         by_action = slope[:, self.layout.vector_dim : self.layout.vector_dim + self.layout.action_dim]
