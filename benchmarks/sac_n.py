@@ -1,4 +1,6 @@
-"""How fast SAC-N and APE-V on it learn: python benchmarks/sac_n.py (needs the extra `benchmark`, which holds d3rlpy)
+"""How fast SAC-N and APE-V on it learn: python benchmarks/sac_n.py
+
+It needs d3rlpy, which pins an old Gymnasium: make an environment of its own with `pip install torch==2.13.0 -e '.[benchmark]'`.
 
 Four questions, answered in one run on the machine at hand; networks of 3 x 256, batches of 256, half-cheetah's sizes:
 
