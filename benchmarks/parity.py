@@ -1,8 +1,8 @@
 """Whether BC, CQL, IQL and SAC-N learn what d3rlpy's learn: python benchmarks/parity.py LOG.npz --env Pendulum-v1
 
 The same log, networks, batch size, learning rates, number of updates and evaluation episodes; each seed trains both from
-scratch. Needs d3rlpy, in an environment of its own: `pip install torch==2.13.0 -e '.[benchmark]'`. Writes summary.json (every episode's return, means, intervals, and
-whether the two differ by more than noise) and README.md, the table, to --out.
+scratch. Needs d3rlpy, in an environment of its own: `pip install torch==2.13.0 -e '.[benchmark]'`. Writes summary.json (every
+episode's return, means, intervals, and whether the two differ by more than noise) and README.md, the table, to --out.
 
 Where d3rlpy's defaults are another algorithm, they are set to ours: CQL with a fixed weight of 5, IQL's actor with a rate
 that falls along a half cosine. What stays different: d3rlpy's CQL backs up the mean next action where ours draws one, its BC

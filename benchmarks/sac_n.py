@@ -237,6 +237,7 @@ def main(options: Options) -> None:
             "gflop_an_update": {str(n): round(operations(sac_n(n)) / 1e9, 3) for n in SIZES},
             "updates_per_second": {name: round(1 / value, 2) for name, value in seconds.items()},
             "threads": options.threads or os.cpu_count(),
+            "clock": "cpu" if options.threads == 1 else "wall",
             "rounds": options.rounds,
             "torch": torch.__version__,
             "load_before": round(load, 2),
