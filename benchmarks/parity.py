@@ -148,9 +148,13 @@ def compare(mine: list[list[float]], other: list[list[float]]) -> dict[str, Any]
 
 
 def table(summary: dict[str, Any]) -> str:
+    def cell(told: dict[str, Any]) -> str:
+        spread = "" if told["ci95"] is None else f" ± {told['ci95']}"
+        return f"{told['mean']}{spread} ({told['seeds']})"
+
     rows = [
-        f"| {name.upper()} | {told['apev']['mean']} ± {told['apev']['ci95']} | {told['d3rlpy']['mean']} ± "
-        f"{told['d3rlpy']['ci95']} | {told['p']} | {OUTCOME.get(told['within_noise'], 'one seed')} |"
+        f"| {name.upper()} | {cell(told['apev'])} | {cell(told['d3rlpy'])} | {told['p'] or ''} | "
+        f"{OUTCOME.get(told['within_noise'], 'one training')} |"
         for name, told in summary["algorithms"].items()
     ]
     s = summary["settings"]
@@ -158,7 +162,7 @@ def table(summary: dict[str, Any]) -> str:
         [
             "# Parity with d3rlpy",
             "",
-            f"Return in {s['env']} (mean over {s['seeds']} trainings, 95% interval) after {s['updates']} updates on the same "
+            f"Return in {s['env']}: mean, 95% interval (number of trainings), after {s['updates']} updates on the same "
             f"log ({s['rows']} rows, mean return {s['log_return']}), {s['episodes']} greedy episodes from the same starts.",
             "`p`: Welch's test on the trainings' means. Made by `benchmarks/parity.py`.",
             "",
