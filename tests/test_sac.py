@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from apev.agents import APEVSAC, REGISTRY, SAC, APEVSACConfig, SACConfig
 from apev.agents.continuous import ContinuousAgent
 from apev.agents.sac import squash
-from apev.data import Layout
+from apev.data import Layout, Observations
 from apev.ensemble import EnsembleMLP, Groups
 
 
@@ -186,6 +186,19 @@ def test_the_slope_by_hand_is_autograds(dense: bool) -> None:
     asked = net.plain(rows.expand(5, -1, -1))[member, torch.arange(40), output]
     (expected,) = torch.autograd.grad(asked.sum(), rows)
     torch.testing.assert_close(net.slope(net.activations(rows.expand(5, -1, -1)), member, output, dense), expected)
+
+
+def test_of_members_believed_in_alike_the_most_careful_acts() -> None:
+    layout = Layout((("observation", 2),), None, None, 0, bare=True, action_low=(-1.0,), action_high=(1.0,))
+    agent = APEVSAC(layout, APEVSACConfig(critics=4, hidden=(8,)), seed=1)  # members of 2, 3 and 4 critics
+    with torch.no_grad():
+        for p in agent.actors.parameters():
+            p.normal_()
+    obs = Observations(torch.randn(5, 2))
+    alone = [agent.act(obs, (torch.eye(3)[k] + 1e-9).log().expand(5, 3)) for k in range(3)]
+    torch.testing.assert_close(agent.act(obs, torch.full((5, 3), 1 / 3).log()), alone[2])
+    torch.testing.assert_close(agent.act(obs, torch.tensor([0.4, 0.4, 0.2]).log().expand(5, 3)), alone[1])
+    assert not torch.allclose(alone[1], alone[2])
 
 
 @pytest.mark.parametrize("frozen", [True, False])

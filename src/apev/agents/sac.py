@@ -164,10 +164,11 @@ class SAC(ContinuousAgent):
 
     @torch.no_grad()
     def act(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
-        """Actions [B, A] in the environment's units; greedy: the middle of the actor most believed in."""
+        """Actions [B, A] in the environment's units; greedy: those of the actor most believed in, the last of equals."""
         belief = self.weights(log_belief)
         if greedy:
-            return self.from_unit(self.actors(obs.vector, None if belief is None else belief.argmax(-1))[0].tanh())
+            trusted = None if belief is None else self.members - 1 - belief.flip(-1).argmax(-1)
+            return self.from_unit(self.actors(obs.vector, trusted)[0].tanh())
         return self.from_unit(self.sample(obs.vector, belief)[0])
 
     @torch.no_grad()
