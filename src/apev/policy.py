@@ -321,7 +321,7 @@ class Policy:
             self._features, self._encoded = None, torch.zeros(len(pictures), dtype=torch.bool, device=pictures.device)
         self._pictures = pictures  # the next look at the very same table compares nothing
         new = obs.picture[~self._encoded[obs.picture]].unique()
-        for rows in new.split(_CHUNK):
+        for rows in new.split(_CHUNK) if len(new) else ():
             part = self.agent.encode(pictures[rows])
             assert part is not None
             if self._features is None:
