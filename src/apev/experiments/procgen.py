@@ -134,6 +134,7 @@ POLICIES: dict[str, Entry] = {
     "plain ensemble, average, memory": Entry("ensemble", False, remember=True),
     "single, memory": Entry("ensemble", 0, remember=True),
     "recipe, one network and view, frozen": Entry("best", 0, changes={"views": 1}),
+    "recipe, one network and view, memory": Entry("best", 0, remember=True, changes={"views": 1}),
     "recipe, all views, frozen": Entry("best", False),
     "recipe, all views, frozen, drawn": Entry("best", False, greedy=False),
     "recipe, all views, adapting": Entry("best", True),

@@ -96,19 +96,19 @@ def holds_mazes(folder: str | Path) -> bool:
     return path.is_file() and '"mazes"' in path.read_text(encoding="utf-8")
 
 
-HEADING = ["policy", "test success", "95% interval", "train success", "failures in a loop", "confined", "paper, test (train)"]
+HEADING = ["policy", "test success", "95% interval", "mean steps", "train success", "failures in a loop", "confined", "paper"]
 
 
 def table_rows(summary: Mapping[str, Any], ablation: bool = False) -> list[list[str]]:
-    """The main table, or the ablation's, as text; the first row is the heading."""
+    """The main table, or the ablation's, as text; the first row is the heading. Paper: its test success (and train)."""
     paper = PAPER.get(summary["mazes"]["levels"], {})
-    rows = [HEADING if not ablation else HEADING[:3] + HEADING[4:6]]
+    rows = [HEADING if not ablation else HEADING[:4] + HEADING[5:7]]
     for name, parts in summary["policies"].items():
         if (name in NAMES) == ablation or "test" not in parts:
             continue
         test, seen = parts["test"], parts.get("train")
         low, high = test["ci95"]
-        row = [NAMES.get(name, name), f"{test['success']:.3f}", f"{low:.3f} – {high:.3f}"]
+        row = [NAMES.get(name, name), f"{test['success']:.3f}", f"{low:.3f} – {high:.3f}", f"{test['mean_length']:.0f}"]
         row += [] if ablation else ["" if seen is None else f"{seen['success']:.3f}"]
         row += ["" if test[key] is None else f"{test[key]:.0%}" for key in ("failed_in_loop", "failed_confined")]
         row += [] if ablation else [f"{paper[name][1]:.2f} ({paper[name][0]:.2f})" if name in paper else ""]
@@ -184,7 +184,7 @@ def write_mazes(folder: str | Path) -> Path:
     sections = [
         f'<header><h1>{title}</h1><p class="lead">{LEAD}</p>{hero}</header>',
         _replays(results.replays),
-        f'<section id="table"><h2>Success</h2><p class="note">Within 500 steps. Loop: the last 100 steps repeat themselves. '
+        f'<section id="table"><h2>Success</h2><p class="note">Within 500 steps; a failure counts 500. Loop: the last 100 steps repeat themselves. '
         f"Confined: they stay within 8 cells.</p>{_html(table_rows(summary))}</section>",
         f'<section id="ablation"><h2>What each idea brings</h2><p class="note">The same networks, one thing changed at a time; '
         f"unseen levels.</p>{_html(table_rows(summary, ablation=True))}</section>",
