@@ -184,7 +184,8 @@ def write_mazes(folder: str | Path) -> Path:
     sections = [
         f'<header><h1>{title}</h1><p class="lead">{LEAD}</p>{hero}</header>',
         _replays(results.replays),
-        f'<section id="table"><h2>Success</h2><p class="note">Within 500 steps; a failure counts 500. Loop: the last 100 steps repeat themselves. '
+        f'<section id="table"><h2>Success</h2><p class="note">Within 500 steps; a failure counts 500. '
+        f"Loop: the last 100 steps repeat themselves. "
         f"Confined: they stay within 8 cells.</p>{_html(table_rows(summary))}</section>",
         f'<section id="ablation"><h2>What each idea brings</h2><p class="note">The same networks, one thing changed at a time; '
         f"unseen levels.</p>{_html(table_rows(summary, ablation=True))}</section>",
