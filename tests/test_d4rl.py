@@ -74,7 +74,7 @@ def test_the_summary_holds_last_and_best_scores_of_raw_episodes(out: Path) -> No
     assert behaviours[0] == "ape-v"
     assert [name for name in behaviours if "e_" in name] == [f"ape-v, e_{k} (n = {k + 2})" for k in range(3)]
     assert {"ape-v", "ape-v, forgetting", "ape-v, likelihood as printed"} == set(summary["beliefs"])
-    assert summary["meta"]["runs"]["ape-v-s1"]["command"].startswith("apev ")
+    assert summary["meta"]["runs"]["ape-v-s1"]["command"].startswith("apev")
 
 
 def test_stored_results_give_the_same_summary_without_the_runs(out: Path, tmp_path: Path) -> None:

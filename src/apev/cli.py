@@ -338,7 +338,7 @@ def main(argv: list[str] | None = None) -> None:
         ERRORS.print("[yellow]stopped; --resume goes on from the last checkpoint[/yellow]")
         sys.exit(130)
     except (DataError, ValueError, OSError, ModuleNotFoundError, gymnasium.error.Error) as error:
-        ERRORS.print(f"[red]error:[/red] {escape(str(error))}", markup=True)
+        ERRORS.print(f"[red]error:[/red] {escape(str(error))}", markup=True, soft_wrap=True)  # names are not cut in two
         sys.exit(2)
 
 
