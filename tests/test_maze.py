@@ -213,3 +213,15 @@ def test_collect_writes_a_file_that_loads(tmp_path, capsys):
 
 def test_test_levels_are_not_training_levels():
     assert TEST_LEVELS > 100_000
+
+
+def test_mazes_are_logged_from_the_command_line(tmp_path, capsys):
+    from apev.cli import main
+    from apev.data import Dataset
+
+    main(["collect", "maze", "--levels", "3", "--mode", "easy", "--renderer", "simple", "--out", str(tmp_path / "log.npz")])
+    told = capsys.readouterr().out
+    log = Dataset.load(tmp_path / "log.npz")
+    assert f"{len(log):,} transitions" in told
+    assert log.num_actions == 4
+    assert len(set(log.group)) == 3

@@ -18,6 +18,7 @@ import apev
 from apev.collect.command import Collect
 from apev.data import DataError, Dataset, Sampler
 from apev.data.command import Data
+from apev.envs.maze_data import CollectMaze
 from apev.experiments.reproduce import Reproduce
 from apev.machine import Machine
 from apev.policy import Policy
@@ -259,6 +260,7 @@ Command = (
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Collect, tyro.conf.subcommand("collect")]
+    | Annotated[CollectMaze, tyro.conf.subcommand("collect-maze")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
 )
 
@@ -322,6 +324,8 @@ def main(argv: list[str] | None = None) -> None:
 
         print_cells()
         return
+    if words[:2] == ["collect", "maze"]:
+        words = ["collect-maze", *words[2:]]
     command = tyro.cli(
         Command,
         prog="apev",

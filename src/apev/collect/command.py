@@ -33,7 +33,8 @@ class Collect(Machine):
     """Make a log by D4RL's recipe in a Gymnasium environment: SAC learns online, and its attempts or roll-outs are kept."""
 
     env: tyro.conf.Positional[str] = "Pendulum-v1"
-    """A Gymnasium id with Box observations and actions. HalfCheetah-v4, Hopper-v4 and Walker2d-v4 are D4RL's robots."""
+    """A Gymnasium id with Box observations and actions. HalfCheetah-v4, Hopper-v4 and Walker2d-v4 are D4RL's robots.
+    `apev collect maze` logs Procgen's mazes instead."""
     kind: Kind = "medium-replay"
     """random, medium, expert: roll-outs of an untrained, a half-good, a trained policy; medium-replay: all that an agent saw
     until it was half-good; medium-expert: half of each."""
