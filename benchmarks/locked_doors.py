@@ -21,8 +21,8 @@ is, in 10^9, and equal to the count by hand:
     addmm, mm              0.010    the encoders' dense layer, and the evidence behind a belief
 
 With one encoding a transition the convolutions cost 16 times as much and all else the same: 59.9 against 8.8, 6.8 times as
-many operations. Whatever the speedup is above that comes from memory: activations of 512 pictures leave the caches, and
-buffers that large are given back to the system and faulted in again at every update (glibc's malloc).
+many operations. The allocator is set as `apev` sets it (`machine.keep_memory`); with glibc's defaults the large buffers of 512
+pictures are faulted in again at every update, which would flatter the speedup.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from apev.agents.dqn import DQN
 from apev.data import Dataset, Sampler
 from apev.envs import Room, collect, load_images
 from apev.experiments.locked_doors import Recipe, build_agent
+from apev.machine import keep_memory
 from apev.train import progress_bar
 
 MATMUL = 2048  # side of the square matrices whose product is the machine's peak
@@ -130,6 +131,7 @@ def main(options: Options) -> None:
         raise SystemExit("--agent names no agent. Fix: e.g. --agent ape-v.")
     if options.threads > 0:
         torch.set_num_threads(options.threads)
+    keep_memory()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")  # how busy others keep the machine
     recipe = Recipe()
     columns = collect(load_images(options.images), Room(), recipe.episodes_per_image, seed=0)
