@@ -58,7 +58,7 @@ class Size:
 PUBLISHED = {"halfcheetah": 10, "walker2d": 20, "hopper": 200}  # hopper: 500, but 200 for replays and mixtures
 SIZES: dict[Scale, Size] = {
     "smoke": Size(Schedule(40, 10, 20, 20), 2, 1, dict.fromkeys(ROBOTS, 4), dict.fromkeys(ROBOTS, 4)),
-    # Hopper's 200 critics would take two cores a week: 20, as for walker2d.
+    # Hopper's 200 critics cost twenty times halfcheetah's 10: 20 here, as for walker2d.
     "cpu": Size(
         Schedule(100_000, 500, 5000, 2500),
         20,

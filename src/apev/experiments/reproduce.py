@@ -38,7 +38,7 @@ class LockedDoors(Machine):
     """The paper's Section 6.1: trained agents on CIFAR-10 photographs, every policy in the same test rooms."""
 
     scale: Literal["smoke", "demo", "cpu", "paper"] = "cpu"
-    """smoke: seconds; demo: minutes; cpu: two cores, about 20 minutes a seed; paper: its updates and batch, for a GPU."""
+    """smoke: seconds; demo: minutes; cpu: two cores, tens of minutes a seed; paper: its updates and batch, for a GPU."""
     out: Path = Path("runs/locked-doors")
     """Folder for episodes, curves, summary.json, figures and report.html."""
     images: str | None = None
@@ -143,7 +143,7 @@ class D4RL(Machine):
     algos: tuple[Algorithm, ...] = ("sac-n", "ape-v")
     """Which of bc, sac, rem, cql, iql, sac-n, edac, ape-v to train."""
     scale: Literal["smoke", "cpu", "paper"] = "cpu"
-    """smoke: seconds; cpu: 100,000 updates, about an hour an algorithm on one core; paper: 3 million updates, for a GPU."""
+    """smoke: seconds; cpu: 100,000 updates, an hour or more for SAC-N and its relatives; paper: 3 million updates, for a GPU."""
     data: Path | None = None
     """D4RL's .hdf5, or any log of the task. Unless given: what `apev collect` made in runs/collect."""
     seeds: tuple[int, ...] = (0,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from html import escape
@@ -235,9 +234,3 @@ def _replay_name(index: int, replay: Mapping[str, Any]) -> str:
     changes = sum(a != b for a, b in zip(replay["trusted"][1:], replay["trusted"][:-1], strict=True))
     name = NAMES.get(replay["policy"], replay["policy"])
     return f"{index + 1}. {name}, level {replay['level']}: {end}, {changes} changes of mind"
-
-
-def read_replays(folder: str | Path) -> list[dict[str, Any]]:
-    """The replays of a results folder."""
-    stored: dict[str, Any] = json.loads((Path(folder) / "replays.json").read_text(encoding="utf-8"))
-    return list(stored["replays"])
