@@ -143,7 +143,7 @@ class D4RL(Machine):
     algos: tuple[Algorithm, ...] = ("sac-n", "ape-v")
     """Which of bc, sac, rem, cql, iql, sac-n, edac, ape-v to train."""
     scale: Literal["smoke", "cpu", "paper"] = "cpu"
-    """smoke: seconds; cpu: 100,000 updates, an hour or more for SAC-N and its relatives; paper: 3 million updates, for a GPU."""
+    """smoke: seconds; cpu: 100,000 updates, an hour or more for SAC-N and its kin; paper: 3 million updates, for a GPU."""
     data: Path | None = None
     """D4RL's .hdf5, or any log of the task. Unless given: what `apev collect` made in runs/collect."""
     seeds: tuple[int, ...] = (0,)
