@@ -44,6 +44,8 @@ class EnsembleMLP(nn.Module):
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
         parameters = [p.detach() if frozen else p for layer in self.layers for p in layer.parameters()]
+        if not torch.is_grad_enabled():
+            return _output(x, parameters)
         return _Chunked.apply(x, *parameters)
 
     def plain(self, x: Tensor) -> Tensor:
@@ -81,24 +83,36 @@ class EnsembleMLP(nn.Module):
         return torch.empty_like(g).index_copy_(0, order, g)
 
 
-def _chunks(x: Tensor, parameters: Sequence[Tensor]) -> list[slice]:
-    """Members that go through all layers together: on a CPU one a thread, or more where they are small."""
+def _chunk(x: Tensor, parameters: Sequence[Tensor]) -> int:
+    """How many members go through all layers together: on a CPU one a thread, or more where they are small."""
+    if x.device.type != "cpu":
+        return len(x)
     widest = x.shape[1] * max(weight.shape[2] for weight in parameters[::2])
-    size = len(x) if x.device.type != "cpu" else torch.get_num_threads() * max(1, 2**16 // max(widest, 1))
-    return [slice(start, start + size) for start in range(0, len(x), size)]
+    return torch.get_num_threads() * max(1, 2**16 // max(widest, 1))
 
 
 def _activations(x: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     """[K, B, width] of every layer: ReLU of x W + b, and the last without ReLU; parameters: W, b, W, b, ..."""
-    weights, biases = parameters[::2], parameters[1::2]
-    given = [x.new_empty(*x.shape[:2], weight.shape[2]) for weight in weights]
-    for chunk in _chunks(x, parameters):
-        h = x[chunk]
-        for weight, bias, out in zip(weights, biases, given, strict=True):
-            h = torch.bmm(h, weight[chunk], out=out[chunk]).add_(bias[chunk])
-            if out is not given[-1]:
+    given = [x.new_empty(*x.shape[:2], weight.shape[2]) for weight in parameters[::2]]
+    size = _chunk(x, parameters)
+    parts = zip(*(whole.split(size) for whole in (x, *given, *parameters)), strict=True)
+    for h, *rest in parts:
+        outs, weights, biases = rest[: len(given)], rest[len(given) :: 2], rest[len(given) + 1 :: 2]
+        for weight, bias, out in zip(weights, biases, outs, strict=True):
+            h = torch.bmm(h, weight, out=out).add_(bias)
+            if out is not outs[-1]:
                 h.relu_()
     return given
+
+
+def _output(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """[K, B, out]: the last of the activations, where nobody needs the others, which then never leave the cache."""
+    given = []
+    for h, *part in zip(*(whole.split(_chunk(x, parameters)) for whole in (x, *parameters)), strict=True):
+        for weight, bias in zip(part[:-2:2], part[1:-2:2], strict=True):
+            h = torch.bmm(h, weight).add_(bias).relu_()
+        given.append(torch.baddbmm(part[-1], h, part[-2]))
+    return torch.cat(given)
 
 
 class _Chunked(torch.autograd.Function):
@@ -121,19 +135,24 @@ class _Chunked(torch.autograd.Function):
         by_input, *wanted = ctx.needs_input_grad
         by_parameter = [torch.empty_like(p) if want else None for p, want in zip(parameters, wanted, strict=True)]
         by_x = torch.empty_like(read[0], memory_format=torch.contiguous_format) if by_input else None
-        for chunk in _chunks(read[0], parameters):
-            g = by_output[chunk]
+        size = _chunk(read[0], parameters)
+        split = [part.split(size) for part in (by_output, *read, *weights)]
+        split_by = [None if part is None else part.split(size) for part in (by_x, *by_parameter)]
+        for i in range(len(split[0])):
+            g, *rest = (parts[i] for parts in split)
+            inputs, weight = rest[:layers], rest[layers:]
+            into_x, *into = (None if parts is None else parts[i] for parts in split_by)
             for layer in reversed(range(layers)):
-                by_weight, by_bias = by_parameter[2 * layer : 2 * layer + 2]
+                by_weight, by_bias = into[2 * layer : 2 * layer + 2]
                 if by_weight is not None:
-                    torch.bmm(read[layer][chunk].mT, g, out=by_weight[chunk])
+                    torch.bmm(inputs[layer].mT, g, out=by_weight)
                 if by_bias is not None:
-                    torch.sum(g, 1, keepdim=True, out=by_bias[chunk])
+                    torch.sum(g, 1, keepdim=True, out=by_bias)
                 if layer:
-                    g = torch.bmm(g, weights[layer][chunk].mT)
-                    torch.ops.aten.threshold_backward.grad_input(g, read[layer][chunk], 0, grad_input=g)  # ReLU's
-                elif by_x is not None:
-                    torch.bmm(g, weights[0][chunk].mT, out=by_x[chunk])
+                    g = torch.bmm(g, weight[layer].mT)
+                    torch.ops.aten.threshold_backward.grad_input(g, inputs[layer], 0, grad_input=g)  # ReLU's
+                elif into_x is not None:
+                    torch.bmm(g, weight[0].mT, out=into_x)
         return (by_x, *by_parameter)
 
 
