@@ -285,6 +285,14 @@ def test_dirichlet_is_the_same_for_the_same_generator_and_leaves_the_global_one_
 # ---------------------------------------------------------------------- what a belief says
 
 
+def test_indices_are_drawn_by_their_chances() -> None:
+    chances = torch.tensor([0.5, 0.0, 0.2, 0.3])
+    drawn = beliefs.draw_index(chances.expand(20_000, 4), torch.Generator().manual_seed(0))
+    counts = torch.bincount(drawn, minlength=4)
+    assert counts[1] == 0
+    assert stats.chisquare(counts[[0, 2, 3]].numpy(), [10_000, 4000, 6000]).pvalue > 0.001
+
+
 def test_known_values_of_entropy_effective_members_and_confidence() -> None:
     cases = torch.stack([beliefs.uniform(4), beliefs.one_hot(torch.tensor(2), 4), torch.tensor([0.5, 0.5, 0, 0]).log()])
     torch.testing.assert_close(beliefs.entropy(cases), torch.tensor([math.log(4), 0.0, math.log(2)]))

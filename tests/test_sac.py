@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shutil
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +12,13 @@ from agent_contract import ContinuousContract
 from by_hand import PLAIN, one_state, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from apev import ensemble
 from apev.agents import APEVSAC, REGISTRY, SAC, APEVSACConfig, SACConfig
 from apev.agents.continuous import ContinuousAgent
 from apev.agents.sac import squash
+from apev.belief import BeliefFilter
 from apev.data import Layout, Observations
 from apev.ensemble import EnsembleMLP, Groups
 
@@ -178,14 +183,70 @@ def test_beliefs_move_towards_the_member_that_was_less_surprised() -> None:
     torch.testing.assert_close(new, torch.tensor([[1.0, math.exp(-4)]]) / (1 + math.exp(-4)))
 
 
-@pytest.mark.parametrize("dense", [True, False])
-def test_the_slope_by_hand_is_autograds(dense: bool) -> None:
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows ask all networks, as they do where counting them would make the processor wait for a GPU."""
+    monkeypatch.setattr(ensemble, "asks_all", lambda device: True)
+    monkeypatch.setattr(BeliefFilter, "__post_init__", lambda self: None)  # it looks at scales on a CPU only
+
+
+def test_the_slope_by_hand_is_autograds() -> None:
     torch.manual_seed(0)
     net, rows = EnsembleMLP(5, 3, (8, 6), 2), torch.randn(40, 3, requires_grad=True)
     member, output = torch.randint(4, (40,)), torch.randint(2, (40,))  # nobody asks the last one
     asked = net.plain(rows.expand(5, -1, -1))[member, torch.arange(40), output]
     (expected,) = torch.autograd.grad(asked.sum(), rows)
-    torch.testing.assert_close(net.slope(net.activations(rows.expand(5, -1, -1)), member, output, dense), expected)
+    torch.testing.assert_close(net.slope(net.activations(rows.expand(5, -1, -1)), member, output), expected)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_the_slope_by_all_members_at_once_is_autograds() -> None:
+    test_the_slope_by_hand_is_autograds()
+
+
+def test_slopes_and_their_gradients_are_those_of_differentiating_twice() -> None:
+    torch.manual_seed(0)
+    net, x = EnsembleMLP(3, 5, (8, 6, 7), 2), torch.randn(3, 10, 5, requires_grad=True)
+    (expected,) = torch.autograd.grad(net.plain(x)[..., 0].sum(), x, create_graph=True)
+    slopes = net.slopes(x.detach(), slice(2, 4))
+    torch.testing.assert_close(slopes, expected[..., 2:4])
+    weights = [layer.get_parameter("weight") for layer in net.layers]
+    twice = torch.autograd.grad(expected[..., 2:4].pow(3).sum(), weights)
+    for mine, theirs in zip(torch.autograd.grad(slopes.pow(3).sum(), weights), twice, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize(
+    "agent", [SAC(PLAIN, SACConfig(critics=3, hidden=(8,))), APEVSAC(PLAIN, APEVSACConfig(critics=4, hidden=(8,)))]
+)
+def test_no_update_waits_for_the_device(agent: SAC) -> None:
+    """Nothing that happens in an update depends on a number read back, or on a shape that numbers decide."""
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            assert function.overloadpacket.__name__ not in (
+                "_local_scalar_dense",
+                "nonzero",
+                "bincount",
+                "unique",
+                "multinomial",
+            )
+            return function(*args, **(kwargs or {}))
+
+    batch = step(0.5, 0.0)
+    agent.update(batch)  # Adam makes its state
+    with Watch():
+        agent.update(batch)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_asking_all_actors_gives_what_asking_one_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net, rows, member = EnsembleMLP(4, 3, (8,), 2), torch.randn(9, 3), torch.tensor([0, 2, 2, 1, 0, 0, 2, 1, 2])
+    everyone = ensemble.ask_one(net, rows, member)
+    monkeypatch.undo()
+    torch.testing.assert_close(ensemble.ask_one(net, rows, member), everyone)
 
 
 def test_of_members_believed_in_alike_the_most_careful_acts() -> None:
@@ -223,3 +284,14 @@ def test_groups_ask_every_row_of_its_own_network(index: list[int]) -> None:
     everything = net(rows.expand(5, -1, -1))
     torch.testing.assert_close(groups.join(net(groups.split(rows))), everything[torch.tensor(index), torch.arange(len(index))])
     assert groups.slots.shape[1] == max(index.count(g) for g in range(5))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler: g++ is not installed")
+def test_compiled_networks_learn_what_plain_ones_do() -> None:
+    plain, compiled = (APEVSAC(PLAIN, APEVSACConfig(critics=4, hidden=(8, 8)), seed=3) for _ in range(2))
+    compiled.compile_networks()
+    for _ in range(3):
+        plain.update(step(0.5, 0.0))
+        compiled.update(step(0.5, 0.0))
+    torch.testing.assert_close(compiled.state_dict(), plain.state_dict(), rtol=1e-3, atol=1e-5)

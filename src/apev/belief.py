@@ -62,6 +62,14 @@ def sample_dirichlet(
     return normalise(gamma.log() + u.log() / alpha)
 
 
+def draw_index(chances: Tensor, generator: torch.Generator) -> Tensor:
+    """[B]: a column for each row of `[B, K]`, by its chances: of K exponential clocks the fastest for its size rings first.
+
+    torch.multinomial would check its input, and with that wait for a GPU.
+    """
+    return (chances / torch.empty_like(chances).exponential_(generator=generator)).argmax(-1)
+
+
 @dataclass(frozen=True)
 class BeliefFilter:
     """Bayes' rule over K members from their TD errors."""

@@ -90,6 +90,8 @@ class Train(Machine):
     """Any other field of the agent's configuration, e.g. --set alpha=0.5 wildcards=4 lr=3e-4."""
     seed: int = 0
     """Decides every random number."""
+    compile: bool = False
+    """Compile the networks with torch.compile: a minute at the start, then faster updates on a GPU. Needs a C++ compiler."""
     resume: bool = False
     """Go on from the last checkpoint in --out, bit for bit."""
 
@@ -112,6 +114,8 @@ class Train(Machine):
             held_out = Sampler(rest, device=self.device)
         agent = kind.for_data(dataset, config, seed=self.seed)
         agent.to_device(self.device)
+        if self.compile:
+            agent.compile_networks()
         if self.batch_size < 1:
             raise ValueError(f"--batch-size {self.batch_size}. Fix: at least 1.")
         per_group = min(16, self.batch_size)

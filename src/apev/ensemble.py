@@ -43,32 +43,61 @@ class EnsembleMLP(nn.Module):
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
+        if torch.compiler.is_compiling():
+            return self.plain(x, frozen)
         parameters = [p.detach() if frozen else p for layer in self.layers for p in layer.parameters()]
         if not torch.is_grad_enabled():
             return _output(x, parameters)
         return _Chunked.apply(x, *parameters)
 
-    def plain(self, x: Tensor) -> Tensor:
-        """The same, layer by layer: for those who differentiate twice."""
-        for layer in self.layers[:-1]:
-            x = layer(x).relu()
-        return self.layers[-1](x)
+    def plain(self, x: Tensor, frozen: bool = False) -> Tensor:
+        """The same, layer by layer for all members at once: what a compiler fuses."""
+        for layer in self.layers:
+            weight, bias = ((p.detach() if frozen else p) for p in layer.parameters())
+            x = torch.baddbmm(bias, x, weight)
+            if layer is not self.layers[-1]:
+                x = x.relu()
+        return x
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile every pass through the networks, in place."""
+        super().compile(*args, **options)
+        for name in ("activations", "slope", "slopes"):
+            setattr(self, name, torch.compile(getattr(self, name), *args, **options))
+
+    def slopes(self, x: Tensor, columns: slice) -> Tensor:
+        """[K, B, columns]: the gradient of each member's first output by these columns of x; differentiable by the weights.
+
+        Which units are on does not change under a small step of the weights, so that the gradient is a product of weights,
+        and its own gradient needs no second pass through the network.
+        """
+        weights: list[Tensor] = [layer.get_parameter("weight") for layer in self.layers]
+        weights[0] = weights[0][:, columns]
+        g = weights[-1][:, None, :, 0].expand(*x.shape[:2], -1)
+        for weight, h in zip(reversed(weights[:-1]), reversed(self.activations(x)[:-1]), strict=True):
+            g = (g * (h > 0)) @ weight.mT
+        return g
 
     @torch.no_grad()
     def activations(self, x: Tensor) -> list[Tensor]:
         """What each layer gives, [K, B, width], without gradient; the last is the output."""
+        if torch.compiler.is_compiling():
+            given = []
+            for layer in self.layers:
+                x = layer(x) if layer is self.layers[-1] else layer(x).relu()
+                given.append(x)
+            return given
         return _activations(x, [p for layer in self.layers for p in layer.parameters()])
 
     @torch.no_grad()
-    def slope(self, activations: list[Tensor], member: Tensor, output: Tensor, dense: bool | None = None) -> Tensor:
+    def slope(self, activations: list[Tensor], member: Tensor, output: Tensor) -> Tensor:
         """[B, in]: the gradient by its input of the one output that each row asks of one member: member, output [B].
 
         Worked out from the activations that are there already. On a CPU the rows are sorted by member and each member
-        multiplies its own; a GPU multiplies all rows by all members (`dense`), which waits for nothing.
+        multiplies its own; a GPU multiplies all rows by all members.
         """
         weights = [layer.get_parameter("weight") for layer in self.layers]
-        dense = member.device.type != "cpu" if dense is None else dense
-        if dense:
+        if asks_all(member.device):
             chosen = torch.arange(self.members, device=member.device)[:, None] == member  # [K, B]
             g = torch.where(chosen[..., None], weights[-1][:, :, output].mT, 0)
             for weight, h in zip(reversed(weights[:-1]), reversed(activations[:-1]), strict=True):
@@ -156,6 +185,19 @@ class _Chunked(torch.autograd.Function):
         return (by_x, *by_parameter)
 
 
+def asks_all(device: torch.device) -> bool:
+    """Whether rows that want one network's answer ask all networks: more work, but a GPU is not waited for to count rows."""
+    return device.type != "cpu"
+
+
+def ask_one(net: EnsembleMLP, rows: Tensor, member: Tensor) -> Tensor:
+    """[B, out]: what the one member says that each row asks: rows [B, in], member [B]."""
+    if asks_all(rows.device):
+        return net(rows.expand(net.members, *rows.shape))[member, torch.arange(len(rows), device=rows.device)]
+    groups = Groups.of(member, net.members)
+    return groups.join(net(groups.split(rows)))
+
+
 @dataclass(frozen=True)
 class Groups:
     """Rows that each ask one network of an ensemble, sorted by network, so that no network sees the rows of another.
@@ -172,7 +214,7 @@ class Groups:
         """Sort rows by the number of the network they ask."""
         order = index.argsort(stable=True)
         count = torch.bincount(index, minlength=groups)
-        width = int(count.max())  # waits for the device, but saves it the work of all other networks
+        width = int(count.max())
         rows = torch.arange(len(index), device=index.device)
         place = torch.empty_like(order)
         place[order] = index[order] * width + rows - (count.cumsum(0) - count)[index[order]]

@@ -14,6 +14,7 @@ from apev import belief as beliefs
 from apev.belief import BeliefFilter, Likelihood
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
+from apev.ensemble import EncoderEnsemble, EnsembleMLP
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,12 @@ class Agent(nn.Module, ABC):
         self.to(device)
         self.generator = torch.Generator(device=device).manual_seed(seed)
         self.optimizer = self.make_optimizer()
+
+    def compile_networks(self) -> None:
+        """Have torch.compile fuse every network's passes. Weights and files stay as they are; the last digits may differ."""
+        for part in self.modules():
+            if isinstance(part, EnsembleMLP | EncoderEnsemble):
+                part.compile()
 
     @property
     def filter(self) -> BeliefFilter:

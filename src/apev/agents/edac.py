@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from apev.agents.sac import SAC, SACConfig
@@ -42,10 +41,9 @@ class EDAC(SAC):
 
     def likeness(self, obs: Tensor, action: Tensor) -> Tensor:
         """1 / (N - 1) of the cosines between different critics' gradients by the action, summed over pairs: from -1 up to N."""
-        N = self.config.critics
-        own = action.repeat(N, 1, 1).requires_grad_()  # each critic its own copy, so that each has a gradient
-        q = self.critics.plain(torch.cat([obs.expand(N, *obs.shape), own], -1))
-        (gradient,) = torch.autograd.grad(q.sum(), own, create_graph=True)  # [N, B, A]
+        N, begin = self.config.critics, self.layout.vector_dim
+        x = self.inputs(obs, action, None)
+        gradient = self.critics.slopes(x.expand(N, *x.shape), slice(begin, begin + self.layout.action_dim))  # [N, B, A]
         unit = gradient / (gradient.norm(dim=-1, keepdim=True) + 1e-10)
         # The cosines of all pairs are the square of the sum; each critic with itself takes off 1.
         return (unit.sum(0).square().sum(-1) - unit.square().sum((0, 2))).mean() / (N - 1)

@@ -27,8 +27,9 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from apev.agents.continuous import ContinuousAgent, parameters, start_as_published
+from apev.belief import draw_index
 from apev.data.batch import Batch, Layout, Observations
-from apev.ensemble import EnsembleMLP, Groups
+from apev.ensemble import EnsembleMLP, ask_one
 
 LOG_STD = (-5.0, 2.0)
 
@@ -60,11 +61,7 @@ class Actors(nn.Module):
 
     def forward(self, obs: Tensor, member: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and deviation before tanh, [B, A], of the actor that each row asks: obs [B, D], member [B]."""
-        if member is None:
-            out = self.net(obs[None])[0]
-        else:
-            groups = Groups.of(member, self.members)
-            out = groups.join(self.net(groups.split(obs)))
+        out = self.net(obs[None])[0] if member is None else ask_one(self.net, obs, member)
         mean, log_std = out.chunk(2, dim=-1)
         return mean, log_std.clamp(*LOG_STD).exp()
 
@@ -151,7 +148,7 @@ class SAC(ContinuousAgent):
 
     def draw_member(self, belief: Tensor) -> Tensor:
         """A member for each row, by its belief."""
-        return torch.multinomial(belief, 1, generator=self.generator)[:, 0]
+        return draw_index(belief, self.generator)
 
     def sample(self, obs: Tensor, belief: Tensor | None) -> tuple[Tensor, Tensor]:
         """Actions [B, A] of the mixture and their log-probability under the actor that was drawn."""

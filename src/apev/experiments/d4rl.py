@@ -145,6 +145,7 @@ def train_one(
     *,
     updates: int | None = None,
     device: str = "cpu",
+    compiled: bool = False,
     environment: Any = None,
     console: Console | None = None,
 ) -> None:
@@ -158,6 +159,8 @@ def train_one(
     kind = next(kind for kind, config_type in REGISTRY.values() if config_type is type(config))
     agent = kind.for_data(kept, config, seed=seed)
     agent.to_device(device)
+    if compiled:
+        agent.compile_networks()
     environment = environment or ENVIRONMENTS[robot_of(task)]
     train(
         agent,
@@ -190,6 +193,7 @@ def run(
     seeds: Sequence[int] = (0,),
     updates: int | None = None,
     device: str = "cpu",
+    compiled: bool = False,
     meta: dict[str, Any] | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
@@ -213,7 +217,7 @@ def run(
     for seed in seeds:
         for algorithm in algorithms:
             run_folder = folder / "agents" / f"{algorithm}-s{seed}"
-            settings = {"updates": updates, "device": device, "console": console}
+            settings = {"updates": updates, "device": device, "compiled": compiled, "console": console}
             train_one(run_folder, dataset, task, algorithm, scale, seed, **settings)  # type: ignore[arg-type]
             provenance = run_folder / "meta.json"
             if meta is not None and not provenance.exists():
