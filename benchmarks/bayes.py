@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from apev.bayes import Posterior, TabularMDP, solve
+from apev.experiments.provenance import keep_answer
 
 COLOURS = {"goals": "#1c7ed6", "blockades": "#e8590c", "slippery": "#868e96"}
 MEANT_LINEAR = ("goals", "blockades")
@@ -226,7 +227,7 @@ def main(options: Options) -> None:
         "load_before": round(load, 2),
         "points": [asdict(p) for p in points],
     }
-    (options.out / "bayes.json").write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+    keep_answer(options.out / "bayes.json", answer)
     (options.out / "bayes.svg").write_text(figure(points, fits, options.fit_from), encoding="utf-8")
     print(json.dumps({"growth_exponent": round(growth, 3)}))
 

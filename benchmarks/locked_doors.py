@@ -46,6 +46,7 @@ from apev.agents.dqn import DQN
 from apev.data import Dataset, Sampler
 from apev.envs import Room, collect, load_images
 from apev.experiments.locked_doors import Recipe, build_agent
+from apev.experiments.provenance import keep_answer
 from apev.machine import keep_memory
 from apev.train import progress_bar
 
@@ -71,6 +72,8 @@ class Options:
     """Pictures in a batch drawn by picture."""
     per_image: int = 16
     """Transitions of each of them."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write all numbers to this JSON file."""
 
 
 @dataclass
@@ -186,6 +189,7 @@ def main(options: Options) -> None:
         "threads": threads,
         "load_before": round(load, 2),
     }
+    keep_answer(options.out, answer)
     print(json.dumps(answer))
 
 

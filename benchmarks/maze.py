@@ -21,8 +21,9 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import tyro
@@ -37,6 +38,7 @@ from apev.data import Batch, Sampler
 from apev.data.prioritised import PrioritisedSampler
 from apev.envs.maze_data import log_mazes, make_mazes
 from apev.envs.maze_pictures import make_renderer
+from apev.experiments.provenance import keep_answer
 from apev.train import progress_bar
 
 MATMUL = 2048  # side of the square matrices whose product is the machine's peak
@@ -62,6 +64,8 @@ class Options:
     """Updates of each in a round."""
     threads: int = 0
     """Threads of torch; 0 leaves its own choice, all cores."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write all numbers to this JSON file."""
 
 
 class Lean(C51):
@@ -164,6 +168,7 @@ def main(options: Options) -> None:
         "threads": threads,
         "load_before": round(load, 2),
     }
+    keep_answer(options.out, answer)
     print(json.dumps(answer))
 
 

@@ -39,6 +39,7 @@ from apev.data import Dataset, Sampler
 from apev.data.columns import FORMAT, VERSION
 from apev.data.folder import write_columns
 from apev.data.mapped import map_of
+from apev.experiments.provenance import keep_answer
 
 OBS, ACTIONS, EPISODE = 17, 6, 1000
 ROW_BYTES = 4 * (2 * OBS + ACTIONS + 1) + 2 + 8
@@ -60,6 +61,8 @@ class Options:
     """Rows of the data set in memory."""
     folder: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/benchmarks/out_of_memory")
     """Where the folder is written; it is removed at the end."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write all numbers to this JSON file."""
     role: Annotated[Literal["both", "memory", "mapped"], tyro.conf.arg(help="One process alone; both starts the two.")] = "both"
 
 
@@ -206,19 +209,17 @@ def main(options: Options) -> None:
     finally:
         shutil.rmtree(options.folder / "data.apev", ignore_errors=True)
     ratio = {kind: best["mapped"][kind] / best["memory"][kind] for kind in ("train", "sample")}
-    print(
-        json.dumps(
-            {
-                "mapped_vs_memory": round(ratio["train"], 3),
-                "sampling": round(ratio["sample"], 3),
-                "gb": options.gb,
-                "limit_gb": options.limit_gb,
-                "own_memory_gb": round(best["mapped"]["own_memory_gb"], 2),
-                "batches_per_second": {role: round(best[role]["train"], 1) for role in best},
-                "load_before": round(os.getloadavg()[0], 2),
-            }
-        )
-    )
+    answer = {
+        "mapped_vs_memory": round(ratio["train"], 3),
+        "sampling": round(ratio["sample"], 3),
+        "gb": options.gb,
+        "limit_gb": options.limit_gb,
+        "own_memory_gb": round(best["mapped"]["own_memory_gb"], 2),
+        "batches_per_second": {role: round(best[role]["train"], 1) for role in best},
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+    keep_answer(options.out, answer)
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from rich.console import Console
 from apev.agents import REGISTRY
 from apev.data import Dataset, Layout, Sampler
 from apev.envs.make import make
+from apev.experiments.provenance import provenance
 from apev.machine import Machine
 from apev.policy import Policy
 from apev.train import set_lr
@@ -204,7 +205,7 @@ def main(options: Options) -> None:
 
 
 def write(path: Path, settings: dict[str, Any], runs: dict[str, Any], options: Options) -> None:
-    summary: dict[str, Any] = {"settings": settings, "algorithms": {}, "runs": runs}
+    summary: dict[str, Any] = {"settings": settings, "algorithms": {}, "runs": runs, "meta": provenance()}
     for name in options.algorithms:
         found = [
             [run["returns"] for key, run in runs.items() if key.startswith(f"{name}/{lib}/")] for lib in ("apev", "d3rlpy")

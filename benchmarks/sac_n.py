@@ -43,6 +43,7 @@ from rich.table import Table
 
 from apev.agents import APEVSAC, SAC, APEVSACConfig, SACConfig
 from apev.data import Batch, Layout, Observations
+from apev.experiments.provenance import keep_answer
 from apev.machine import keep_memory
 
 OBS, ACTIONS, BATCH, HIDDEN = 17, 6, 256, (256, 256, 256)
@@ -239,11 +240,9 @@ def main(options: Options) -> None:
             "threads": options.threads or os.cpu_count(),
             "clock": "cpu" if options.threads == 1 else "wall",
             "rounds": options.rounds,
-            "torch": torch.__version__,
             "load_before": round(load, 2),
         }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(answer | more, indent=1) + "\n")
+        keep_answer(options.out, answer | more)
     print(json.dumps(answer))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shlex
 import subprocess
@@ -18,13 +19,20 @@ import apev
 def provenance() -> dict[str, Any]:
     """What goes into the "meta" of a summary."""
     return {
-        "command": " ".join(["apev", *(shlex.quote(_short(word)) for word in sys.argv[1:])]),
+        "command": " ".join([*_program(), *(shlex.quote(_short(word)) for word in sys.argv[1:])]),
         "commit": commit(),
         "version": apev.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
     }
+
+
+def keep_answer(path: Path | None, answer: dict[str, Any]) -> None:
+    """Write what a benchmark found to a JSON file, with where it comes from; nothing without a path."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(answer | {"meta": provenance()}, indent=1) + "\n", encoding="utf-8")
 
 
 def peak_memory_gb() -> float:
@@ -48,6 +56,12 @@ def commit() -> str:
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def _program() -> list[str]:
+    """How this program was started, by its place in the repository."""
+    script = Path(sys.argv[0])
+    return ["python", f"benchmarks/{script.name}"] if script.parent.name == "benchmarks" else ["apev"]
 
 
 def _short(word: str) -> str:
