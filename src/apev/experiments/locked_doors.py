@@ -6,9 +6,7 @@ written is data (episodes, curves, replays); the table, the figures and the page
 
 from __future__ import annotations
 
-import gzip
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -36,8 +34,8 @@ from apev.data import Dataset, Sampler
 from apev.envs import ImageSet, Room, collect
 from apev.evaluate import Rollout, rollout
 from apev.experiments.door_episodes import TestEpisodes, oracle_rollout
-from apev.experiments.provenance import peak_memory_gb
 from apev.experiments.replays import pick_replays
+from apev.experiments.seeds import gather, keep_seed, missing, open_folder
 from apev.policy import Adapt, Policy
 from apev.report import print_table, summarise, write_figures, write_report
 from apev.report.filmstrip import write_filmstrip
@@ -259,22 +257,13 @@ def run(
     `only_seed` does the work of one seed and no report, so that several processes can share the seeds of one folder.
     """
     out, console, began = Path(out), console or Console(stderr=True), time.monotonic()
-    out.mkdir(parents=True, exist_ok=True)
-    if any(out.iterdir()) and not resume:
-        raise FileExistsError(f"{out} is not empty. Fix: pass --resume to go on with it, or name another folder.")
     images, room = limited(images, recipe), Room()
-    check_recipe(out, recipe, images)
-    for seed in range(seeds) if only_seed is None else [only_seed]:
-        if not (out / "seeds" / f"{seed}.json").exists():
-            run_seed(out, images, recipe, policies or POLICIES, seed, room, device, resume, console)
+    open_folder(out, asdict(recipe) | {"images": images.source, "train": len(images.train_labels)}, resume)
+    for seed in missing(out, range(seeds) if only_seed is None else [only_seed]):
+        run_seed(out, images, recipe, policies or POLICIES, seed, room, device, resume, console)
     if only_seed is not None:
         return {}
-    stored = [json.loads((out / "seeds" / f"{seed}.json").read_text()) for seed in range(seeds)]
-    replays = stored[0]["replays"]
-    episodes = [line for s in stored for line in s["episodes"]]
-    with gzip.open(out / "episodes.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps(line) + "\n" for line in episodes)
-    (out / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for s in stored for line in s["curves"]))
+    episodes, replays, cost = gather(out, range(seeds))
     shown = {"size": room.size, "doors": room.door_cells.tolist(), "actions": ["up", "right", "down", "left"]}
     (out / "replays.json").write_text(json.dumps({"room": shown, "classes": list(images.classes), "replays": replays}))
     summary = {
@@ -282,16 +271,13 @@ def run(
         "policies": summarise(episodes),
         "members": recipe.config("ape-v").members,
         "meta": {
-            "seeds": list(range(seeds)),
             "train_images": len(images.train_labels),
             "test_images": len(images.test_labels),
             "updates": recipe.schedule.updates,
             "images": images.source,
-            "seconds": round(sum(s["seconds"] for s in stored)),
             "device": device,
-            "threads": max(s["threads"] for s in stored),
-            "peak_memory_gb": max(s["peak_memory_gb"] for s in stored),
         }
+        | cost
         | (meta or {}),
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
@@ -303,15 +289,6 @@ def run(
         f"{time.monotonic() - began:.0f} s. Open [bold]{page}[/bold] in a browser to watch the agent change its mind."
     )
     return summary
-
-
-def check_recipe(out: Path, recipe: Recipe, images: ImageSet) -> None:
-    """A folder holds one recipe: seeds made by another are refused, not mixed."""
-    asked = json.loads(json.dumps(asdict(recipe) | {"images": images.source, "train": len(images.train_labels)}))
-    path = out / "recipe.json"
-    if path.exists() and json.loads(path.read_text()) != asked:
-        raise ValueError(f"{out} was begun with another recipe or other images. Fix: name another folder.")
-    path.write_text(json.dumps(asked, indent=1) + "\n")
 
 
 def run_seed(
@@ -368,9 +345,4 @@ def run_seed(
         result = rollout(deployed, episodes, deterministic=entry.greedy)
         lines += records(policy, seed, episodes, result, doors[entry.agent], agent.config.members)
     replays = pick_replays(agents, doors, episodes) if seed == 0 else []
-    result_file = out / "seeds" / f"{seed}.json"
-    result_file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = result_file.with_suffix(".tmp")
-    cost = {"seconds": time.monotonic() - began, "peak_memory_gb": peak_memory_gb(), "threads": torch.get_num_threads()}
-    temporary.write_text(json.dumps({"episodes": lines, "curves": curves, "replays": replays} | cost))
-    shutil.move(temporary, result_file)
+    keep_seed(out, seed, began, {"episodes": lines, "curves": curves, "replays": replays})

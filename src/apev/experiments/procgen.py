@@ -10,16 +10,13 @@ acting on mean minus standard deviation.
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from rich.console import Console
 
 from apev.agents import REGISTRY, Agent, APEVC51Config, C51Config, C51LCBConfig
@@ -33,7 +30,7 @@ from apev.envs.maze_pictures import Renderer, make_renderer
 from apev.evaluate import rollout
 from apev.experiments.maze_episodes import records, walk_untaught
 from apev.experiments.maze_replays import pick_replays
-from apev.experiments.provenance import peak_memory_gb
+from apev.experiments.seeds import gather, keep_seed, missing, open_folder
 from apev.policy import Adapt, Policy
 from apev.report.mazes import print_mazes, summarise_mazes, write_mazes
 from apev.train import Evaluator, Schedule, progress_bar, train
@@ -230,12 +227,7 @@ def run_seed(
                 if split == "test" and at == 0 and seed == 0:
                     replays = pick_replays(agents["best"], agents["ensemble"], env)
                 progress.advance(task, len(some))
-    cost = {"seconds": time.monotonic() - began, "peak_memory_gb": peak_memory_gb(), "threads": torch.get_num_threads()}
-    path = out / "seeds" / f"{seed}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"episodes": lines, "curves": curves, "replays": replays} | cost))
-    os.replace(temporary, path)
+    keep_seed(out, seed, began, {"episodes": lines, "curves": curves, "replays": replays})
 
 
 def walk(agents: dict[str, Agent], env: BatchedMaze, split: str, seed: int, ablations: bool) -> Iterator[dict[str, Any]]:
@@ -293,48 +285,28 @@ def run(
     """
     out, console = Path(out), console or Console(stderr=True)
     make_renderer(recipe.renderer, mode)  # a missing Procgen is named before any work
-    out.mkdir(parents=True, exist_ok=True)
-    if any(out.iterdir()) and not resume:
-        raise FileExistsError(f"{out} is not empty. Fix: pass --resume to go on with it, or name another folder.")
-    check_recipe(out, recipe, mode, levels)
-    for seed in range(seeds) if only_seed is None else [only_seed]:
-        if not (out / "seeds" / f"{seed}.json").exists():
-            run_seed(out, recipe, mode, levels, seed, device, resume, console)
+    open_folder(out, asdict(recipe) | {"mode": mode, "levels": levels}, resume)
+    for seed in missing(out, range(seeds) if only_seed is None else [only_seed]):
+        run_seed(out, recipe, mode, levels, seed, device, resume, console)
     if only_seed is not None:
         return {}
-    stored = [json.loads((out / "seeds" / f"{seed}.json").read_text()) for seed in range(seeds)]
-    episodes = [line for s in stored for line in s["episodes"]]
-    with gzip.open(out / "episodes.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps(line) + "\n" for line in episodes)
-    (out / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for s in stored for line in s["curves"]))
-    (out / "replays.json").write_text(json.dumps({"replays": stored[0]["replays"]}))
+    episodes, replays, cost = gather(out, range(seeds))
+    (out / "replays.json").write_text(json.dumps({"replays": replays}))
     summary = {
         "title": f"Procgen mazes, {mode}, {levels} training levels",
         "mazes": {"mode": mode, "levels": levels},
         "policies": summarise_mazes(episodes),
         "meta": {
-            "seeds": list(range(seeds)),
             "renderer": recipe.renderer,
-            "seconds": round(sum(s["seconds"] for s in stored)),
             "device": device,
-            "threads": max(s["threads"] for s in stored),
-            "peak_memory_gb": max(s["peak_memory_gb"] for s in stored),
         }
+        | cost
         | (meta or {}),
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     print_mazes(summary)
     console.print(f"Open [bold]{write_mazes(out)}[/bold] in a browser.")
     return summary
-
-
-def check_recipe(out: Path, recipe: Recipe, mode: Mode, levels: int) -> None:
-    """A folder holds one recipe: seeds made by another are refused, not mixed."""
-    asked = json.loads(json.dumps(asdict(recipe) | {"mode": mode, "levels": levels}))
-    path = out / "recipe.json"
-    if path.exists() and json.loads(path.read_text()) != asked:
-        raise ValueError(f"{out} was begun with another recipe. Fix: name another folder.")
-    path.write_text(json.dumps(asked, indent=1) + "\n")
 
 
 def unseen(mode: Mode, count: int) -> list[Maze]:
