@@ -52,17 +52,11 @@ class Recipe:
     batch: int = 8  # levels an update, or transitions where they are drawn one by one
     pictures: int | None = 8  # of each level an update shows; None: all
     by_level: bool = True
-    updates: dict[str, int] = field(default_factory=dict)  # of agents whose number differs from the schedule's
     schedule: Schedule = field(default_factory=Schedule)
     agents: tuple[str, ...] = ("ensemble", "ape-v", "best")
     configs: dict[str, C51Config] = field(default_factory=dict)
     curve_levels: int = 40
     horizon: int = HORIZON
-
-    def schedule_of(self, name: str) -> Schedule:
-        """The agent's own number of updates, if it has one."""
-        updates = self.updates.get(name, self.schedule.updates)
-        return replace(self.schedule, updates=updates, eval_every=self.schedule.eval_every and max(1, updates // 6))
 
 
 _FAST = {"lr": 1e-3, "backup_depth": 0}
@@ -90,8 +84,7 @@ RECIPES: dict[Scale, Recipe] = {
         configs=CONFIGS | {"best": replace(CONFIGS["best"], views=2)},
     ),
     "cpu": Recipe(
-        updates={"best": 9000},
-        schedule=Schedule(updates=5000, log_every=50, eval_every=1000, checkpoint_every=200, lr_decay=True),
+        schedule=Schedule(updates=5000, log_every=50, eval_every=833, checkpoint_every=200, lr_decay=True),
         configs=CONFIGS,
     ),
     "paper": Recipe(
@@ -199,7 +192,7 @@ def run_seed(
                 agent,
                 make_sampler(dataset, recipe, config, device, seed),
                 folder,
-                recipe.schedule_of(name),
+                recipe.schedule,
                 resume=resume,
                 held_out=Sampler(held_out, device=device),
                 evaluator=curve_evaluator(name, recipe, mode, seed),
