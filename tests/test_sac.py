@@ -249,6 +249,16 @@ def test_asking_all_actors_gives_what_asking_one_gives(monkeypatch: pytest.Monke
     torch.testing.assert_close(ensemble.ask_one(net, rows, member), everyone)
 
 
+def test_members_trained_as_if_certain_see_corners_that_do_not_move() -> None:
+    agent = APEVSAC(PLAIN, APEVSACConfig(critics=4, hidden=(8,), certain=True, floor=0.001))
+    drawn = agent.draw_belief(300)
+    torch.testing.assert_close(drawn.exp().amax(-1), torch.full((300,), 0.998))
+    assert set(drawn.argmax(-1).tolist()) == {0, 1, 2}
+    before = drawn[:1]
+    q = agent.values(agent.critics, torch.ones(1, 1), torch.full((1, 1), 0.5), before.exp())
+    torch.testing.assert_close(agent.new_belief(step(0.5, 0.0), q, before), before.exp())
+
+
 def test_of_members_believed_in_alike_the_most_careful_acts() -> None:
     layout = Layout((("observation", 2),), None, None, 0, bare=True, action_low=(-1.0,), action_high=(1.0,))
     agent = APEVSAC(layout, APEVSACConfig(critics=4, hidden=(8,)), seed=1)  # members of 2, 3 and 4 critics

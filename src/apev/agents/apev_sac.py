@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from apev.agents.agent import BeliefConfig
 from apev.agents.sac import SAC, SACConfig
@@ -33,6 +34,8 @@ class APEVSACConfig(BeliefConfig, SACConfig):
     """Whether members share N networks with a head each; else each has networks of its own, which costs K / 2 times as much."""
     dirichlet: float = 0.01
     """Concentration of the Dirichlet that beliefs are drawn from in training."""
+    certain: bool = False
+    """Train every member as if nobody doubted it: beliefs are corners and stay there, and adapting is left to evaluation."""
 
 
 class APEVSAC(SAC):
@@ -63,7 +66,10 @@ class APEVSAC(SAC):
 
     def draw_belief(self, rows: int) -> Tensor:
         """p(b)."""
-        return self.filter.apply_floor(sample_dirichlet(self.config.dirichlet, rows, self.members, self.generator, self.device))
+        drawn = sample_dirichlet(self.config.dirichlet, rows, self.members, self.generator, self.device)
+        if self.config.certain:
+            drawn = one_hot(drawn.argmax(-1), self.members).to(drawn).log()
+        return self.filter.apply_floor(drawn)
 
     def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor:
         """Bayes' rule with TD errors at b on both sides, as printed; on the way, how large they are."""
@@ -73,4 +79,4 @@ class APEVSAC(SAC):
         after = self.smallest(self.values(self.target, batch.next_obs.vector, follow, belief))
         errors = (self.smallest(q) - self.backup(batch, after)).T  # [B, K]
         self.scale.copy_(self.scale.square().lerp(errors.square().mean(0), 0.01).sqrt().clamp_min(1e-6))
-        return self.filter.update(log_belief, errors).exp()
+        return belief if self.config.certain else self.filter.update(log_belief, errors).exp()

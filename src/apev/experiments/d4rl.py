@@ -92,6 +92,7 @@ def configuration(algorithm: Algorithm, task: str, scale: Scale) -> Any:
     size = SIZES[scale]
     critics = size.critics[robot] if (robot, kind, scale) != ("hopper", "random", "paper") else 500
     hidden = size.hidden
+    adaptive = APEVSACConfig(critics=critics, members=min(MEMBERS, critics - 1), hidden=hidden)
     configs: dict[Algorithm, Any] = {
         "bc": BCConfig(),
         "sac": SACConfig(critics=2, hidden=hidden),
@@ -100,7 +101,8 @@ def configuration(algorithm: Algorithm, task: str, scale: Scale) -> Any:
         "iql": IQLConfig(return_range=1000.0),
         "sac-n": SACConfig(critics=critics, hidden=hidden),
         "edac": EDACConfig(critics=size.edac_critics[robot], eta=edac_eta(robot, kind), hidden=hidden),
-        "ape-v": APEVSACConfig(critics=critics, members=min(MEMBERS, critics - 1), hidden=hidden),
+        "ape-v": adaptive,
+        "ape-v-eval-only": replace(adaptive, certain=True),
     }
     return configs[algorithm]
 

@@ -41,7 +41,7 @@ PAPER: dict[str, dict[str, float]] = {
 EDAC = {"halfcheetah-medium": 65.9, "halfcheetah-medium-replay": 61.3, "hopper-medium-replay": 101.0}
 EDAC |= {"walker2d-medium": 92.5, "walker2d-medium-replay": 87.1}
 
-ORDER = ("bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v")
+ORDER = ("bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-eval-only", "ape-v")
 
 
 def holds_scores(folder: Path) -> bool:
