@@ -474,6 +474,15 @@ def test_a_mask_of_another_length_is_refused(agent: DQN) -> None:
         policy.reset(np.ones(3, dtype=bool))
 
 
+def test_beliefs_of_running_episodes_are_not_lost_to_another_number_of_observations(agent: DQN) -> None:
+    policy = Policy(agent)
+    policy.act(MANY)
+    with pytest.raises(ValueError, match=r"2 observations, but beliefs of 4 running episodes"):
+        policy.act(MANY[:2])
+    policy.reset(num_envs=2)
+    assert len(policy.act(MANY[:2])) == 2
+
+
 def test_an_executed_action_that_does_not_exist_is_refused(agent: DQN) -> None:
     policy = Policy(agent)
     policy.act(ONE)

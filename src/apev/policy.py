@@ -117,6 +117,11 @@ class Policy:
         seen = self._read(obs)
         state = self.state
         if len(state.log_belief) != len(seen.vector):
+            if state.obs is not None:
+                raise ValueError(
+                    f"{len(seen.vector)} observations, but beliefs of {len(state.log_belief)} running episodes. "
+                    f"Fix: policy.reset(num_envs={len(seen.vector)}) where new ones begin."
+                )
             state = self.state = PolicyState(self._fresh(len(seen.vector)))
         if self.adapt == "member-step":
             state.log_belief = self._random_member(len(seen.vector))
