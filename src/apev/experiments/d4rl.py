@@ -55,6 +55,7 @@ class Size:
     members: int = 9  # K of APE-V, their n spread from 2 to N: for halfcheetah every one
     hidden: tuple[int, ...] = (256, 256, 256)  # BC and IQL have two layers at every scale, as published
     updates: dict[str, int] = field(default_factory=dict)  # of algorithms that have fewer than the schedule
+    sac: dict[str, float] = field(default_factory=dict)  # settings of SAC and those built on it, other than the published
 
     def schedule_of(self, algorithm: str, updates: int | None = None) -> Schedule:
         """The algorithm's own number of updates, unless another is asked for."""
@@ -66,6 +67,7 @@ SIZES: dict[Scale, Size] = {
     "smoke": Size(Schedule(40, 10, 20, 20), 2, 1, dict.fromkeys(ROBOTS, 4), dict.fromkeys(ROBOTS, 4)),
     # Halfcheetah's published 10 critics everywhere (hopper's 200 cost twenty times as much), and two layers instead of three.
     # Beliefs near certainty give each of APE-V's actors a K-th of the rows: three learn in 100,000 updates, nine hardly.
+    # A thirtieth of the published updates: at the published rates values have only begun to arrive by then, on any log.
     # An update of CQL costs three of SAC-N's, one of EDAC two: they and REM train half as long.
     "cpu": Size(
         Schedule(100_000, 500, 5000, 2500),
@@ -76,6 +78,7 @@ SIZES: dict[Scale, Size] = {
         members=3,
         hidden=(256, 256),
         updates=dict.fromkeys(("cql", "edac", "rem"), 50_000),
+        sac={"lr": 1e-3, "target_rate": 0.02},
     ),
     "paper": Size(
         Schedule(3_000_000, 1000, 10_000, 10_000), 100, 10, PUBLISHED, {"halfcheetah": 10, "walker2d": 10, "hopper": 50}
@@ -93,16 +96,16 @@ def configuration(algorithm: Algorithm, task: str, scale: Scale) -> Any:
     robot, kind = robot_of(task), task.partition("-")[2]
     size = SIZES[scale]
     critics = size.critics[robot] if (robot, kind, scale) != ("hopper", "random", "paper") else 500
-    hidden = size.hidden
-    adaptive = APEVSACConfig(critics=critics, members=min(size.members, critics - 1), hidden=hidden)
+    family: dict[str, Any] = {"hidden": size.hidden} | size.sac
+    adaptive = APEVSACConfig(critics=critics, members=min(size.members, critics - 1), **family)
     configs: dict[Algorithm, Any] = {
         "bc": BCConfig(),
-        "sac": SACConfig(critics=2, hidden=hidden),
-        "rem": REMConfig(critics=critics, hidden=hidden),
-        "cql": CQLConfig(hidden=hidden),
+        "sac": SACConfig(critics=2, **family),
+        "rem": REMConfig(critics=critics, **family),
+        "cql": CQLConfig(hidden=size.hidden),
         "iql": IQLConfig(return_range=1000.0),
-        "sac-n": SACConfig(critics=critics, hidden=hidden),
-        "edac": EDACConfig(critics=size.edac_critics[robot], eta=edac_eta(robot, kind), hidden=hidden),
+        "sac-n": SACConfig(critics=critics, **family),
+        "edac": EDACConfig(critics=size.edac_critics[robot], eta=edac_eta(robot, kind), **family),
         "ape-v": adaptive,
         "ape-v-eval-only": replace(adaptive, certain=True),
     }
