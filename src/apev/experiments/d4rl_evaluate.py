@@ -24,6 +24,7 @@ def behaviours(agent: Agent, name: str) -> dict[str, tuple[Adapt, BeliefFilter |
     found: dict[str, tuple[Adapt, BeliefFilter | None]] = {
         name: (True, None),
         f"{name}, forgetting": (True, replace(own, forgetting=FORGETTING)),
+        f"{name}, Gaussian likelihood": (True, replace(own, gaussian=True)),
         f"{name}, likelihood as printed": (True, replace(own, likelihood="paper", temperature=1.0)),
         f"{name}, belief frozen": (False, None),
         f"{name}, random member": ("member", None),
