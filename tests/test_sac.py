@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from agent_contract import ContinuousContract
-from by_hand import PLAIN, one_state, step
+from by_hand import PLAIN, linear, one_state, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -183,6 +184,47 @@ def test_beliefs_move_towards_the_member_that_was_less_surprised() -> None:
     torch.testing.assert_close(new, torch.tensor([[1.0, math.exp(-4)]]) / (1 + math.exp(-4)))
 
 
+def test_surprise_is_the_error_that_critics_are_trained_on() -> None:
+    agent = SAC(PLAIN, SACConfig(critics=1, hidden=(8,)), seed=2)  # a new agent's target is its critic
+    before = agent.generator.get_state()
+    errors = agent.td_errors(step(0.5, 0.0, rows=20), torch.zeros(20, 1))
+    agent.generator.set_state(before)
+    loss, _ = agent.critic_loss(step(0.5, 0.0, rows=20), None)
+    torch.testing.assert_close(errors.square().mean(), loss.detach())
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_under_certainty_each_member_is_measured_where_it_is_trusted_alone(shared: bool) -> None:
+    torch.manual_seed(0)
+    config = APEVSACConfig(critics=4, hidden=(8,), floor=0.0, shared=shared)
+    certain, printed = (APEVSAC(PLAIN, replace(config, surprise=kind), seed=1) for kind in ("certain", "paper"))
+    with torch.no_grad():
+        for p in certain.parameters():
+            p.normal_(0, 0.5)
+        actor = linear(certain.actors.net.layers[-1])
+        actor.weight[..., 1:] = 0
+        actor.bias[..., 1:] = -20.0  # actors without noise: deviations are clamped to exp(-5)
+        certain.log_alpha.fill_(-30.0)
+    printed.load_policy_state(certain.policy_state())
+    errors = certain.td_errors(step(0.5, 0.0), torch.full((1, 3), 1 / 3).log())
+    for k in range(3):
+        at_corner = printed.td_errors(step(0.5, 0.0), torch.eye(3)[k : k + 1].log())
+        torch.testing.assert_close(errors[:, k], at_corner[:, k], atol=0.03, rtol=0)
+
+
+def test_each_actor_comes_to_its_own_entropy() -> None:
+    agent = APEVSAC(PLAIN, APEVSACConfig(critics=4, hidden=(), lr=0.01), seed=1)
+    with torch.no_grad():
+        actor = linear(agent.actors.net.layers[0])
+        actor.weight.zero_()
+        actor.bias.zero_()
+        actor.bias[0, 0, 1] = -4.0  # one actor is nearly certain of its action, the others are not
+    for _ in range(5):
+        agent.update(step(0.5, 1.0, rows=60))
+    assert agent.log_alpha[0] > 0
+    assert (agent.log_alpha[1:] < 0).all()
+
+
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows ask all networks, as they do where counting them would make the processor wait for a GPU."""
@@ -250,7 +292,7 @@ def test_asking_all_actors_gives_what_asking_one_gives(monkeypatch: pytest.Monke
 
 
 def test_members_trained_as_if_certain_see_corners_that_do_not_move() -> None:
-    agent = APEVSAC(PLAIN, APEVSACConfig(critics=4, hidden=(8,), certain=True, floor=0.001))
+    agent = APEVSAC(PLAIN, APEVSACConfig(critics=4, hidden=(8,), eval_only=True, floor=0.001))
     drawn = agent.draw_belief(300)
     torch.testing.assert_close(drawn.exp().amax(-1), torch.full((300,), 0.998))
     assert set(drawn.argmax(-1).tolist()) == {0, 1, 2}

@@ -53,7 +53,7 @@ class Schedule:
     log_every: int = 50
     """Updates between two lines of metrics.jsonl."""
     eval_every: int = 500
-    """Updates between two evaluations during training; 0 evaluates only at the end."""
+    """Updates between two evaluations during training, and one at the end; 0: only that."""
     checkpoint_every: int = 500
     """Updates between two checkpoints."""
     lr_decay: bool = False
@@ -115,14 +115,16 @@ def train(
                 line = {"update": update} | {name: float(value) / (update - logged) for name, value in sums.items()}
                 append_line(folder / "metrics.jsonl", line)
                 sums, logged = {}, update
-            evaluate = update % schedule.eval_every == 0 if schedule.eval_every else update == schedule.updates
+            evaluate = update == schedule.updates or (schedule.eval_every and update % schedule.eval_every == 0)
             if evaluator is not None and evaluate:
-                trained_scale = agent.scale.clone()  # what is evaluated is calibrated, what is trained goes on as it was
+                # What is evaluated is calibrated; what is trained goes on as if nobody had looked.
+                trained_scale, drawn = agent.scale.clone(), agent.generator.get_state()
                 if held_out is not None:
                     agent.calibrate(held_out.iterate(CALIBRATION_BATCH))
                 for line in evaluator(agent, update):
                     append_line(folder / "curves.jsonl", {"update": update} | line)
                 agent.scale.copy_(trained_scale)
+                agent.generator.set_state(drawn)
             # Checkpoints lie on multiples of log_every, so that no half-summed metric is lost.
             due = update // schedule.checkpoint_every > saved // schedule.checkpoint_every
             if log and (due or update == schedule.updates or stopped):

@@ -3,6 +3,11 @@
     n_1 < ... < n_K     from hardly pessimistic to very: which pessimism fits is what the belief finds out
     b  ~ Dirichlet(.01), b' = BeliefUpdate(b, transition) with TD errors at b
 
+Beliefs of Dirichlet(.01) lie in corners: critics learn about policies that trust one member alone, and hardly ever see the
+undecided beliefs an episode begins with. `surprise="certain"` therefore measures member k, at deployment, where it was
+trained: at b = e_k, with its own actor, which is the TD error of the SAC-n_k agent that member k is. `surprise="paper"`
+measures all members at b. In training b' is the printed one either way; next to a corner they differ little.
+
 Shared weights: N = max n_k networks with K heads each, member k is the minimum of head k over the first n_k. Separate
 weights: each member its own n_k networks (what the paper did for half-cheetah). All else is `sac.py`, of which SAC-N is the
 case K = 1.
@@ -11,6 +16,7 @@ case K = 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +40,9 @@ class APEVSACConfig(BeliefConfig, SACConfig):
     """Whether members share N networks with a head each; else each has networks of its own, which costs K / 2 times as much."""
     dirichlet: float = 0.01
     """Concentration of the Dirichlet that beliefs are drawn from in training."""
-    certain: bool = False
+    surprise: Literal["certain", "paper"] = "certain"
+    """Where TD errors are measured at deployment: 'certain' each member's where it is trusted alone, 'paper' at the belief."""
+    eval_only: bool = False
     """Train every member as if nobody doubted it: beliefs are corners and stay there, and adapting is left to evaluation."""
 
 
@@ -44,6 +52,8 @@ class APEVSAC(SAC):
     config: APEVSACConfig
 
     def __init__(self, layout: Layout, config: APEVSACConfig, *, seed: int = 0) -> None:
+        if config.surprise not in ("certain", "paper"):
+            raise ValueError(f"surprise is {config.surprise!r}. Fix: 'certain' or 'paper'.")
         super().__init__(layout, config, seed=seed)
         self.filter.apply_floor(torch.zeros(self.members))  # refuses a floor that leaves nothing to share
 
@@ -67,16 +77,34 @@ class APEVSAC(SAC):
     def draw_belief(self, rows: int) -> Tensor:
         """p(b)."""
         drawn = sample_dirichlet(self.config.dirichlet, rows, self.members, self.generator, self.device)
-        if self.config.certain:
+        if self.config.eval_only:
             drawn = one_hot(drawn.argmax(-1), self.members).to(drawn).log()
         return self.filter.apply_floor(drawn)
+
+    @torch.no_grad()
+    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+        """[B, K]: each member's where it is trusted alone, or all at the current belief."""
+        if self.config.surprise == "paper":
+            return super().td_errors(step, log_belief, features)
+        K, B = self.members, len(step.action)
+        member = torch.arange(K, device=self.device).repeat_interleave(B)  # the batch once for every member
+        corner = self.filter.apply_floor(one_hot(member, K).to(log_belief).log()).exp()
+        obs, action = step.obs.vector.repeat(K, 1), self.to_unit(step.action).repeat(K, 1)
+        after = step.next_obs.vector.repeat(K, 1)
+        follow, log_prob, log_alpha = self.sample_of(after, member)
+
+        def own(obs: Tensor, action: Tensor) -> Tensor:
+            q = self.smallest(self.values(self.critics, obs, action, corner)).view(K, K, B)
+            return q.diagonal().T  # [K, B]: member k at e_k
+
+        bonus = (log_alpha.exp() * log_prob).view(K, B)
+        return (own(obs, action) - self.backup(step, own(after, follow) - bonus)).T
 
     def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor:
         """Bayes' rule with TD errors at b on both sides, as printed; on the way, how large they are."""
         assert log_belief is not None
         belief = log_belief.exp()
-        follow, _ = self.sample(batch.next_obs.vector, belief)
-        after = self.smallest(self.values(self.target, batch.next_obs.vector, follow, belief))
+        after = self.soft_value(self.target, batch.next_obs.vector, belief)
         errors = (self.smallest(q) - self.backup(batch, after)).T  # [B, K]
         self.scale.copy_(self.scale.square().lerp(errors.square().mean(0), 0.01).sqrt().clamp_min(1e-6))
-        return belief if self.config.certain else self.filter.update(log_belief, errors).exp()
+        return belief if self.config.eval_only else self.filter.update(log_belief, errors).exp()

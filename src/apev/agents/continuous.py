@@ -88,18 +88,21 @@ class ContinuousAgent(Agent):
     # ------------------------------------------------------------------ deployment
 
     def policy_state(self) -> dict[str, Tensor]:
-        """The deployed networks and the filter's scales."""
-        parts = {name: self.get_submodule(name) for name in self.deployed}
-        return {f"{name}.{k}": v for name, part in parts.items() for k, v in part.state_dict().items()} | {"scale": self.scale}
+        """The deployed networks and numbers, and the filter's scales."""
+        return {name: self.state_dict()[name] for name in self._deployed_names()} | {"scale": self.scale}
 
     def load_policy_state(self, state: dict[str, Tensor]) -> None:
         """Take back what `policy_state` gave."""
-        for name in self.deployed:
-            part = {k.removeprefix(f"{name}."): v for k, v in state.items() if k.startswith(f"{name}.")}
-            self.get_submodule(name).load_state_dict(part)
+        own = self.state_dict()
+        with torch.no_grad():
+            for name in self._deployed_names():
+                own[name].copy_(state[name])
         for follower, followed in self.targets.items():
             self.get_submodule(follower).load_state_dict(self.get_submodule(followed).state_dict())
         self.scale.copy_(state["scale"])
+
+    def _deployed_names(self) -> list[str]:
+        return [name for name in self.state_dict() if name.split(".")[0] in self.deployed]
 
 
 def start_as_published(net: EnsembleMLP, last: float) -> None:

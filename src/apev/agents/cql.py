@@ -17,6 +17,7 @@ from torch import Tensor
 from apev.agents.continuous import parameters
 from apev.agents.sac import SAC, SACConfig, squash
 from apev.data.batch import Batch, Layout
+from apev.ensemble import EnsembleMLP
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,9 @@ class CQL(SAC):
         gap = self.gap(batch)
         return loss + self.config.conservative * gap, metrics | {"gap": gap.detach() / self.config.critics}
 
-    def next_value(self, batch: Batch, belief: Tensor | None) -> Tensor:
-        """V(s') without the entropy's bonus: [1, B]."""
-        follow, _ = self.sample(batch.next_obs.vector, None)
-        return self.smallest(self.values(self.target, batch.next_obs.vector, follow, None))
+    def soft_value(self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None) -> Tensor:
+        """V(s) without the entropy's bonus: [1, B]."""
+        return self.smallest(self.values(net, obs, self.sample(obs, None).action, None))
 
     def gap(self, batch: Batch) -> Tensor:
         """sum_j (log sum_a exp Q_j(s, a) - Q_j(s, a_log)), the mean over rows."""

@@ -42,9 +42,9 @@ class REM(SAC):
         after = batch.next_obs.vector
         q = self.values(self.critics, batch.obs.vector, self.to_unit(batch.action), None)[0]  # [N, B]
         with torch.no_grad():
-            follow, log_prob = self.sample(after, None)
+            follow, log_prob, log_alpha = self.sample(after, None)
             mixed = (w * self.values(self.target, after, follow, None)[0]).sum(0)
-            y = self.backup(batch, mixed - self.log_alpha.exp() * log_prob)
+            y = self.backup(batch, mixed - log_alpha.exp() * log_prob)
         loss = ((w * q).sum(0) - y).square().mean()
         return loss, {"critic_loss": loss.detach()}
 

@@ -9,7 +9,8 @@ no part; APE-V on SAC-N (`apev_sac.py`) is this file with K of them:
     L_alpha  = -log alpha (log pi(a | s, b) + H)                                                 H = -dim(A)
     pi       = sum_k b_k pi_k(. | s)                                                             K actors, mixed
 
-log pi(a | s, b) is that of the actor that was drawn, which for a belief in one member is the mixture's. The three gradients
+log pi(a | s, b) is that of the actor that was drawn, which for a belief in one member is the mixture's, and alpha is that
+actor's own, so that the entropy of each comes to H. The three gradients
 are taken at the same parameters and followed by one step of Adam. The actors' gradient differentiates the critics' input,
 never their weights, and passes only through the critic that is the smallest for its row.
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -74,11 +76,19 @@ def squash(mean: Tensor, std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     return raw.tanh(), (log_normal - log_slope).sum(-1)
 
 
+class Drawn(NamedTuple):
+    """Actions of the policy in some states."""
+
+    action: Tensor  # [B, A] in (-1, 1)
+    log_prob: Tensor  # [B] under the actor that was drawn
+    log_alpha: Tensor  # [B] that actor's weight of the entropy; [] where there is one actor
+
+
 class SAC(ContinuousAgent):
     """Actors and critics of K members; one member unless a subclass says otherwise."""
 
     config: SACConfig
-    deployed = ("actors", "critics")
+    deployed = ("actors", "critics", "log_alpha")
     targets = {"target": "critics"}  # noqa: RUF012
     counts: Tensor  # [K, N] bool: which critics member k takes its minimum over
     network: Tensor  # [K, N] which network is member k's j-th critic
@@ -111,7 +121,7 @@ class SAC(ContinuousAgent):
         self.critics = EnsembleMLP(N, inputs, hidden, K) if self.shared else EnsembleMLP(sum(self.n), inputs, hidden, 1)
         start_as_published(self.critics, 3e-3)
         self.target = deepcopy(self.critics).requires_grad_(False)
-        self.log_alpha = nn.Parameter(torch.zeros(()))
+        self.log_alpha = nn.Parameter(torch.zeros(K))
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Adam over actors, critics and the entropy's weight."""
@@ -132,9 +142,7 @@ class SAC(ContinuousAgent):
         """[networks, B, heads] -> [K, N, B]."""
         if self.shared:
             return q.permute(2, 0, 1)
-        padded = q.new_zeros(*self.counts.shape, q.shape[1])
-        padded[self.counts] = q[..., 0]
-        return padded
+        return q[..., 0][self.network]
 
     def values(self, net: EnsembleMLP, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
         """[K, N, B] of every critic, for each member."""
@@ -150,10 +158,15 @@ class SAC(ContinuousAgent):
         """A member for each row, by its belief."""
         return draw_index(belief, self.generator)
 
-    def sample(self, obs: Tensor, belief: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Actions [B, A] of the mixture and their log-probability under the actor that was drawn."""
-        mean, std = self.actors(obs, None if belief is None else self.draw_member(belief))
-        return squash(mean, std, self.noise(mean))
+    def sample(self, obs: Tensor, belief: Tensor | None) -> Drawn:
+        """Actions of the mixture."""
+        return self.sample_of(obs, None if belief is None else self.draw_member(belief))
+
+    def sample_of(self, obs: Tensor, member: Tensor | None) -> Drawn:
+        """Actions of the actor that each row names; of the only one where there is one."""
+        mean, std = self.actors(obs, member)
+        action, log_prob = squash(mean, std, self.noise(mean))
+        return Drawn(action, log_prob, self.log_alpha[0] if member is None else self.log_alpha[member])
 
     def weights(self, log_belief: Tensor) -> Tensor | None:
         """What actors and critics read of a belief: nothing where there is one member."""
@@ -166,16 +179,14 @@ class SAC(ContinuousAgent):
         if greedy:
             trusted = None if belief is None else self.members - 1 - belief.flip(-1).argmax(-1)
             return self.from_unit(self.actors(obs.vector, trusted)[0].tanh())
-        return self.from_unit(self.sample(obs.vector, belief)[0])
+        return self.from_unit(self.sample(obs.vector, belief).action)
 
     @torch.no_grad()
     def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
         """[B, K]: all at the current belief, as printed."""
         belief = self.weights(log_belief)
         q = self.smallest(self.values(self.critics, step.obs.vector, self.to_unit(step.action), belief))
-        follow, _ = self.sample(step.next_obs.vector, belief)
-        after = self.smallest(self.values(self.critics, step.next_obs.vector, follow, belief))
-        return (q - self.backup(step, after)).T
+        return (q - self.backup(step, self.soft_value(self.critics, step.next_obs.vector, belief))).T
 
     def backup(self, step: Batch, follow: Tensor) -> Tensor:
         """r + gamma V(s'): [K, B]."""
@@ -186,15 +197,16 @@ class SAC(ContinuousAgent):
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step for actors, critics and the entropy's weight."""
         self.check_batch(batch)
-        obs, alpha = batch.obs.vector, self.log_alpha.detach().exp()
+        obs = batch.obs.vector
         log_belief = self.draw_belief(len(obs))
         belief = None if log_belief is None else log_belief.exp()
         critic_loss, metrics = self.critic_loss(batch, log_belief)
-        action, log_prob = self.sample(obs, belief)
+        action, log_prob, log_alpha = self.sample(obs, belief)
         value = self.policy_value(obs, action, belief)
-        actor_loss = (alpha * log_prob - value).mean()
-        alpha_loss = -self.log_alpha * (log_prob.detach().mean() - self.layout.action_dim)
+        actor_loss = (log_alpha.detach().exp() * log_prob - value).mean()
+        alpha_loss = -(log_alpha * (log_prob.detach() - self.layout.action_dim)).mean()
         self.descend(critic_loss + actor_loss + alpha_loss)
+        alpha = log_alpha.detach().exp().mean()
         return metrics | {"value": value.detach().mean(), "entropy": -log_prob.detach().mean(), "alpha": alpha}
 
     def critic_loss(self, batch: Batch, log_belief: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
@@ -203,16 +215,16 @@ class SAC(ContinuousAgent):
         x = self.inputs(batch.obs.vector, self.to_unit(batch.action), belief)
         q = self.ask(self.critics, x)  # [K, N, B]
         with torch.no_grad():
-            y = self.backup(batch, self.next_value(batch, self.new_belief(batch, q, log_belief)))  # [K, B]
+            belief = self.new_belief(batch, q, log_belief)
+            y = self.backup(batch, self.soft_value(self.target, batch.next_obs.vector, belief))  # [K, B]
         squared = (q - y[:, None]).square()
         loss = (squared if self.members == 1 else squared * self.counts[:, :, None]).sum((0, 1)).mean()
         return loss, {"critic_loss": loss.detach() / sum(self.n)}
 
-    def next_value(self, batch: Batch, belief: Tensor | None) -> Tensor:
-        """V_k(s', b') of the target critics, with the entropy's bonus: [K, B]."""
-        follow, log_prob = self.sample(batch.next_obs.vector, belief)
-        q = self.smallest(self.values(self.target, batch.next_obs.vector, follow, belief))
-        return q - self.log_alpha.exp() * log_prob
+    def soft_value(self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None) -> Tensor:
+        """V_k(s, b) from one action of the policy, with the entropy's bonus: [K, B]."""
+        action, log_prob, log_alpha = self.sample(obs, belief)
+        return self.smallest(self.values(net, obs, action, belief)) - log_alpha.exp() * log_prob
 
     def policy_value(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
         """[B]: Q_k(s, b, a) of a member drawn by the belief, whose gradient by the action is that of sum_k b_k Q_k on average.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ from apev.evaluate import GymnasiumBatch, rollout
 from apev.experiments.d4rl_evaluate import final_evaluation
 from apev.experiments.reproduce import Algorithm
 from apev.policy import Policy
-from apev.train import Evaluator, Schedule, train
+from apev.train import Evaluator, Schedule, check_settings, train
 
 Scale = Literal["smoke", "cpu", "paper"]
 ROBOTS = ("halfcheetah", "hopper", "walker2d")
@@ -58,11 +58,13 @@ class Size:
     sac: dict[str, float] = field(default_factory=dict)  # settings of SAC and those built on it, other than the published
 
     def schedule_of(self, algorithm: str, updates: int | None = None) -> Schedule:
-        """The algorithm's own number of updates, unless another is asked for."""
-        return replace(self.schedule, updates=updates or self.updates.get(algorithm, self.schedule.updates))
+        """The algorithm's own number of updates, unless another is asked for; as many evaluations for each."""
+        own = updates or self.updates.get(algorithm, self.schedule.updates)
+        every = max(1, self.schedule.eval_every * own // self.schedule.updates)
+        return replace(self.schedule, updates=own, eval_every=every)
 
 
-PUBLISHED = {"halfcheetah": 10, "walker2d": 20, "hopper": 200}  # hopper: 500, but 200 for replays and mixtures
+PUBLISHED = {"halfcheetah": 10, "walker2d": 20, "hopper": 500}  # of hopper's, 200 for replays and mixtures
 SIZES: dict[Scale, Size] = {
     "smoke": Size(Schedule(40, 10, 20, 20), 2, 1, dict.fromkeys(ROBOTS, 4), dict.fromkeys(ROBOTS, 4)),
     # Halfcheetah's published 10 critics everywhere (hopper's 200 cost twenty times as much), and two layers instead of three.
@@ -95,19 +97,23 @@ def configuration(algorithm: Algorithm, task: str, scale: Scale) -> Any:
     """The published settings of an algorithm for a task."""
     robot, kind = robot_of(task), task.partition("-")[2]
     size = SIZES[scale]
-    critics = size.critics[robot] if (robot, kind, scale) != ("hopper", "random", "paper") else 500
+    critics = size.critics[robot]
+    if critics == PUBLISHED["hopper"] and kind in ("medium-replay", "medium-expert"):
+        critics = 200
     family: dict[str, Any] = {"hidden": size.hidden} | size.sac
-    adaptive = APEVSACConfig(critics=critics, members=min(size.members, critics - 1), **family)
+    # The paper did not share weights for half-cheetah.
+    apart = scale == "paper" and robot == "halfcheetah"
+    adaptive = APEVSACConfig(critics=critics, members=min(size.members, critics - 1), shared=not apart, **family)
     configs: dict[Algorithm, Any] = {
         "bc": BCConfig(),
         "sac": SACConfig(critics=2, **family),
         "rem": REMConfig(critics=critics, **family),
-        "cql": CQLConfig(hidden=size.hidden),
+        "cql": CQLConfig(**family, actor_lr=family.get("lr", CQLConfig.lr) / 3),  # a third of the critics', as published
         "iql": IQLConfig(return_range=1000.0),
         "sac-n": SACConfig(critics=critics, **family),
         "edac": EDACConfig(critics=size.edac_critics[robot], eta=edac_eta(robot, kind), **family),
         "ape-v": adaptive,
-        "ape-v-eval-only": replace(adaptive, certain=True),
+        "ape-v-eval-only": replace(adaptive, eval_only=True),
     }
     return configs[algorithm]
 
@@ -146,9 +152,7 @@ def curve_evaluator(environment: Any, episodes: int, seed: int) -> Evaluator:
     env = GymnasiumBatch(environment, episodes, seed=1000 * (seed + 1))
 
     def evaluate(agent: Any, update: int) -> list[dict[str, Any]]:
-        before = agent.generator.get_state()
         returns = rollout(Policy(agent), env).returns
-        agent.generator.set_state(before)  # what is looked at must not change what is trained
         return [{"seed": seed, "return": float(returns.mean()), "returns": [round(float(r), 3) for r in returns]}]
 
     return evaluate
@@ -169,11 +173,14 @@ def train_one(
     console: Console | None = None,
 ) -> None:
     """Train and evaluate one algorithm with one seed; picks up where an earlier process stopped."""
-    if (folder / "episodes.jsonl").exists():
-        return
     size, began = SIZES[scale], time.monotonic()
     config = configuration(algorithm, task, scale)
     schedule = size.schedule_of(algorithm, updates)
+    log = {"rows": len(dataset), "reward": round(float(dataset.rewards.mean()), 6)}  # one log is not mistaken for another
+    about = {"algorithm": algorithm, "task": task, "seed": seed, "batch_size": BATCH, "log": log}
+    if (folder / "episodes.jsonl").exists():
+        check_finished(folder, {"agent_config": asdict(config)} | about, schedule)
+        return
     kept, rest = dataset.split(HELD_OUT, seed)
     kind = next(kind for kind, config_type in REGISTRY.values() if config_type is type(config))
     agent = kind.for_data(kept, config, seed=seed)
@@ -181,25 +188,36 @@ def train_one(
     if compiled:
         agent.compile_networks()
     environment = environment or ENVIRONMENTS[robot_of(task)]
+    held_out = Sampler(rest, device=device) if agent.members > 1 else None
     train(
         agent,
         Sampler(kept, batch_size=BATCH, device=device, seed=seed),
         folder,
         schedule,
         resume=True,
-        held_out=Sampler(rest, device=device) if agent.members > 1 else None,
+        held_out=held_out,
         evaluator=curve_evaluator(environment, size.curve_episodes, seed),
-        config={"algorithm": algorithm, "task": task, "seed": seed, "batch_size": BATCH},
+        config=about,
         title=f"{algorithm}, seed {seed}",
         console=console,
     )
-    episodes, beliefs = final_evaluation(agent, algorithm, environment, size.episodes, seed)
+    episodes, beliefs = final_evaluation(agent, algorithm, environment, size.episodes, seed, held_out)
     (folder / "beliefs.json").write_text(json.dumps(beliefs, indent=1) + "\n")
     spent = {"seconds_of_last_process": round(time.monotonic() - began), "threads": torch.get_num_threads()}
     (folder / "run.json").write_text(json.dumps({"updates": schedule.updates} | spent) + "\n")
     temporary = folder / "episodes.tmp"
     temporary.write_text("".join(json.dumps(line) + "\n" for line in episodes))
     temporary.rename(folder / "episodes.jsonl")  # its presence says that the run is finished
+
+
+def check_finished(folder: Path, about: dict[str, Any], schedule: Schedule) -> None:
+    """A finished run is what is asked for now; one of other settings is not passed off as it."""
+    check_settings(folder, about)
+    done = json.loads((folder / "run.json").read_text())["updates"]
+    if done != schedule.updates:
+        raise ValueError(
+            f"{folder} was finished after {done} updates, {schedule.updates} are asked for. Fix: another --out, or remove it."
+        )
 
 
 def run(

@@ -9,45 +9,58 @@ import numpy as np
 
 from apev.agents import APEVSAC, Agent
 from apev.belief import BeliefFilter
+from apev.data import Sampler
 from apev.evaluate import GymnasiumBatch, Rollout, rollout
-from apev.policy import Adapt, Policy
+from apev.policy import Policy
+from apev.train import CALIBRATION_BATCH
 
 FORGETTING = 0.05  # evidence loses its weight with a half-life of 14 steps
 TRACED = (1, 10, 30, 100, 300, 1000)
 
 
-def behaviours(agent: Agent, name: str) -> dict[str, tuple[Adapt, BeliefFilter | None]]:
-    """The policies of one agent: (behaviour of the belief, its filter unless it is the agent's own)."""
-    if agent.members == 1:
-        return {name: (True, None)}
-    own = agent.filter
-    found: dict[str, tuple[Adapt, BeliefFilter | None]] = {
-        name: (True, None),
-        f"{name}, forgetting": (True, replace(own, forgetting=FORGETTING)),
-        f"{name}, Gaussian likelihood": (True, replace(own, gaussian=True)),
-        f"{name}, likelihood as printed": (True, replace(own, likelihood="paper", temperature=1.0)),
-        f"{name}, belief frozen": (False, None),
-        f"{name}, random member": ("member", None),
-        f"{name}, random member a step": ("member-step", None),
+def behaviours(agent: Agent, name: str, held_out: Sampler | None) -> dict[str, Policy]:
+    """One agent's policies, by what their belief does. The belief kept uniform acts as its most careful member: e_K."""
+    if not isinstance(agent, APEVSAC):
+        return {name: Policy(agent)}
+    printed = APEVSAC(agent.layout, replace(agent.config, surprise="paper"))
+    printed.load_policy_state(agent.policy_state())
+    printed.to_device(agent.device)
+    if held_out is not None:
+        printed.calibrate(held_out.iterate(CALIBRATION_BATCH))
+    own, at_belief = agent.filter, printed.filter
+    found = {
+        name: Policy(agent),
+        f"{name}, forgetting": filtered(agent, replace(own, forgetting=FORGETTING)),
+        f"{name}, Gaussian likelihood": filtered(agent, replace(own, gaussian=True)),
+        f"{name}, errors at the belief": Policy(printed),
+        f"{name}, errors and likelihood as printed": filtered(
+            printed, replace(at_belief, likelihood="paper", temperature=1.0, floor=0.0)
+        ),
+        f"{name}, random member": Policy(agent, "member"),
+        f"{name}, random member a step": Policy(agent, "member-step"),
     }
-    assert isinstance(agent, APEVSAC)
-    for k, n in enumerate(agent.sizes(agent.config)):
-        found[f"{name}, e_{k} (n = {n})"] = (k, None)
+    for k, n in enumerate(agent.n):
+        found[f"{name}, e_{k} (n = {n})"] = Policy(agent, k)
     return found
 
 
+def filtered(agent: Agent, belief_filter: BeliefFilter) -> Policy:
+    """The adapting policy with another filter than the agent's own."""
+    policy = Policy(agent)
+    policy.filter = belief_filter
+    return policy
+
+
 def final_evaluation(
-    agent: Agent, algorithm: str, environment: Any, episodes: int, seed: int
+    agent: Agent, algorithm: str, environment: Any, episodes: int, seed: int, held_out: Sampler | None = None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """(one record an episode and behaviour, how concentrated the adapting beliefs were at some steps)."""
     env = GymnasiumBatch(environment, episodes, seed=100_000 * (seed + 1))
     lines: list[dict[str, Any]] = []
     beliefs: dict[str, Any] = {}
-    for policy_name, (adapt, own_filter) in behaviours(agent, algorithm).items():
-        policy = Policy(agent, adapt, seed=seed)
-        if own_filter is not None:
-            policy.filter = own_filter
-        traced = adapt is True and agent.members > 1
+    for policy_name, policy in behaviours(agent, algorithm, held_out).items():
+        policy = policy.with_adapt(policy.adapt, seed=seed)
+        traced = policy.adapt is True and agent.members > 1
         result = rollout(policy, env, trace=traced)
         lines += [
             {

@@ -38,7 +38,8 @@ COLOURS = {
     "sac": "#66a80f",
     "bc": "#868e96",
     "forgetting": "#1c7ed6",
-    "likelihood as printed": "#d6336c",
+    "errors and likelihood as printed": "#d6336c",
+    "errors at the belief": "#845ef7",
     "Gaussian likelihood": "#099268",
 }
 _SPARE = ("#ae3ec9", "#5f7d00", "#c2410c", "#0c8599", "#7a6f5d")
