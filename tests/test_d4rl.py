@@ -69,6 +69,8 @@ def test_the_summary_holds_last_and_best_scores_of_raw_episodes(out: Path) -> No
         curves = [[json.loads(t) for t in (run / "curves.jsonl").read_text().splitlines()] for run in runs]
         best = np.mean([max(c["return"] for c in curve) for curve in curves])
         assert line["best"]["score"] == pytest.approx(float(normalised("hopper-random", best)), abs=1e-3)
+        late = normalised("hopper-random", [c["return"] for curve in curves for c in curve[-5:]])
+        assert line["late"] == pytest.approx({"score": late.mean(), "min": late.min(), "max": late.max()})
     assert summary["algorithms"]["ape-v"]["published"] == 31.3
     behaviours = list(summary["policies"])
     assert behaviours[0] == "ape-v"
@@ -99,6 +101,19 @@ def test_finished_runs_are_not_repeated_and_others_join_the_table(out: Path, log
     command(log, out, "--algos", "bc", "iql")
     assert {path: path.stat().st_mtime_ns for path in weights.iterdir()} == before
     assert list(write_summary(out / "hopper-random")["algorithms"]) == ["bc", "iql", "ape-v"]
+
+
+def test_a_finished_run_of_other_settings_is_not_passed_off_as_the_one_asked_for(
+    out: Path, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command(log, out, "--algos", "bc", "--updates", "20")
+    assert "was finished after 40 updates, 20 are asked for" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_shorter_than_the_first_evaluation_is_evaluated_at_its_end(log: Path, tmp_path: Path) -> None:
+    command(log, tmp_path, "--algos", "bc", "--updates", "10")
+    assert write_summary(tmp_path / "hopper-random")["algorithms"]["bc"]["updates"] == 10
 
 
 def test_missing_data_says_how_to_make_it(

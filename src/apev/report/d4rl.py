@@ -41,6 +41,11 @@ PAPER: dict[str, dict[str, float]] = {
 EDAC = {"halfcheetah-medium": 65.9, "halfcheetah-medium-replay": 61.3, "hopper-medium-replay": 101.0}
 EDAC |= {"walker2d-medium": 92.5, "walker2d-medium-replay": 87.1}
 
+LATE = 5  # evaluations at the end of training, whose mean and range stand beside the last policy's score
+INTERVALS = (
+    "Intervals are over episodes of the trained policies: with fewer than three seeds they say nothing of another training."
+)
+
 ORDER = ("bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-eval-only", "ape-v")
 
 
@@ -68,6 +73,7 @@ def write_summary(folder: Path) -> dict[str, Any]:
         algorithms[algorithm] = {
             "last": scores(task, list(last.values())),
             "best": scores(task, best),
+            "late": late_scores(task, by_seed),
             "seeds": len(by_seed),
             "updates": min(lines[-1]["update"] for lines in by_seed.values()),
             "by_seed": {str(s): float(normalised(task, np.mean(r))) for s, r in last.items()},
@@ -99,6 +105,12 @@ def scores(task: str, returns_by_seed: Sequence[Sequence[float]]) -> dict[str, A
         "iqm": interquartile_mean(flat),
         "episodes": len(flat),
     }
+
+
+def late_scores(task: str, curves: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[str, float]:
+    """How much a policy changes from one evaluation to the next: mean and range of the last few, over all seeds."""
+    values = [float(normalised(task, line["return"])) for lines in curves.values() for line in lines[-LATE:]]
+    return {"score": float(np.mean(values)), "min": min(values), "max": max(values)}
 
 
 def read_runs(folder: Path) -> tuple[list[dict[str, Any]], dict[str, dict[int, list[dict[str, Any]]]]]:
@@ -156,7 +168,7 @@ def store(folder: Path, out: Path) -> None:
 
 
 def score_rows(summary: Mapping[str, Any]) -> list[list[str]]:
-    """Cells of the table: algorithm, last, its interval, best, published, seeds, updates."""
+    """Cells of the table."""
     rows = []
     for name, line in summary["algorithms"].items():
         low, high = line["last"]["ci95"]
@@ -166,6 +178,7 @@ def score_rows(summary: Mapping[str, Any]) -> list[list[str]]:
                 display_name(name),
                 f"{line['last']['score']:.1f}",
                 f"{low:.1f} – {high:.1f}",
+                f"{line['late']['score']:.1f} ({line['late']['min']:.0f} to {line['late']['max']:.0f})",
                 f"{line['best']['score']:.1f}",
                 "–" if printed is None else f"{printed:g}",
                 str(line["seeds"]),
@@ -177,7 +190,7 @@ def score_rows(summary: Mapping[str, Any]) -> list[list[str]]:
 
 def columns(summary: Mapping[str, Any]) -> tuple[str, ...]:
     """Heads of the table."""
-    return ("algorithm", "last", "95% interval", "best", "published (D4RL)", "seeds", "updates")
+    return ("algorithm", "last", "95% interval", f"last {LATE} evaluations", "best", "published (D4RL)", "seeds", "updates")
 
 
 def policy_rows(summary: Mapping[str, Any]) -> list[list[str]]:
@@ -209,6 +222,7 @@ def print_scores(summary: Mapping[str, Any], console: Console | None = None) -> 
         for row in rows:
             table.add_row(*row, style="bold" if row[0] == "APE-V" else None)
         console.print(table)
+    console.print(INTERVALS, style="dim")
 
 
 def markdown(summary: Mapping[str, Any]) -> str:
@@ -219,7 +233,8 @@ def markdown(summary: Mapping[str, Any]) -> str:
         return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
 
     text = table(columns(summary), score_rows(summary))
-    return text + ("\n" + table(POLICY_COLUMNS, policy_rows(summary)) if summary["policies"] else "")
+    text += "\n" + table(POLICY_COLUMNS, policy_rows(summary)) if summary["policies"] else ""
+    return text + f"\n{INTERVALS}\n"
 
 
 def fill_scores(page: Path, folder: Path) -> None:
