@@ -29,6 +29,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -157,7 +158,8 @@ class Worker:
 
     def __init__(self, name: str, threads: int) -> None:
         words = [sys.executable, __file__, "--work", name, str(threads)]
-        how: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.told = tempfile.TemporaryFile("w+")  # noqa: SIM115 (a pipe that nobody reads could fill up)
+        how: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.told, "text": True}
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
         self.process = subprocess.Popen(words, env=environment, **how)
         self.name = name
@@ -171,8 +173,11 @@ class Worker:
             self.process.stdin.flush()
             return float(self.process.stdout.readline()) / updates
         except (ValueError, BrokenPipeError):
-            told = self.process.communicate()[1]
-            raise SystemExit(f"{self.name} failed:\n{told}\nFix: pip install -e '.[benchmark]' if d3rlpy is missing.") from None
+            self.process.communicate()
+            self.told.seek(0)
+            raise SystemExit(
+                f"{self.name} failed:\n{self.told.read()}\nFix: pip install -e '.[benchmark]' if d3rlpy is missing."
+            ) from None
 
     def stop(self) -> None:
         """Let it end."""
