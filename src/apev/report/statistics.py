@@ -81,11 +81,13 @@ def bootstrap_ci(
         raise ValueError("bootstrap_ci() got no seeds; pass one array of episode values a seed")
     rng = np.random.default_rng(seed)
     results = np.empty(draws)
+    n = len(strata)
     for draw in range(draws):
-        chosen = range(len(strata))
-        if len(strata) >= SEEDS_TO_RESAMPLE:
-            chosen = rng.integers(len(strata), size=len(strata)).tolist()
-        results[draw] = statistic(np.concatenate([rng.choice(strata[i], strata[i].size) for i in chosen]))
+        again = [rng.choice(x, x.size) for x in strata]
+        results[draw] = statistic(np.concatenate(again))
+        if n >= SEEDS_TO_RESAMPLE:
+            of_seeds = statistic(np.concatenate([again[i] for i in rng.integers(n, size=n)]))
+            results[draw] += np.sqrt(n / (n - 1)) * (of_seeds - results[draw])  # see _crossed_means
     return _percentiles(results, level)
 
 
