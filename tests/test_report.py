@@ -54,8 +54,19 @@ def test_success_by_members_correct_by_hand():
 
 
 def test_paired_values_average_repeats():
-    episodes = [row(picture=1, success=True), row(picture=1, success=False), row(seed=2), row("lcb")]
-    assert paired_values(episodes, "ape-v") == {(0, 1): 0.5, (2, 0): 1.0}
+    episodes = [row(picture=1, success=True), row(picture=1, success=False), row(seed=2)]
+    assert paired_values(episodes) == {(0, 1): 0.5, (2, 0): 1.0}
+
+
+def test_the_lead_is_over_the_same_photographs():
+    shown = [(0, True, False), (1, True, True), (2, False, False), (3, True, False)]
+    episodes = [row("ape-v", picture=p, success=ours) for p, ours, _ in shown]
+    episodes += [row("lcb", picture=p, success=theirs) for p, _, theirs in shown] + [row("lcb", picture=9, success=False)]
+    summary = summarise(episodes)
+    assert "lead" not in summary["ape-v"]
+    assert summary["lcb"]["lead"]["mean"] == pytest.approx(0.5)
+    assert "| LCB ensemble |" in markdown_table({"policies": summary})
+    assert "+0.500 (" in markdown_table({"policies": summary})
 
 
 def test_tables_show_every_policy_in_order():

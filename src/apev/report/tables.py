@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from apev.report.statistics import bootstrap_ci, success_interval
+from apev.report.statistics import bootstrap_ci, paired_difference, success_interval
 
 Record = Mapping[str, Any]
 
@@ -54,8 +54,13 @@ def table_order(policies: Iterable[str]) -> list[str]:
 
 
 def summarise(episodes: Iterable[Record]) -> dict[str, dict[str, Any]]:
-    """The "policies" part of `summary.json`: success with its interval, mean length and return, stalled share."""
+    """The "policies" part of `summary.json`: success with its interval, mean length and return, stalled share.
+
+    "lead" is APE-V's over the policy, on the same photographs from the same starts: such pairs tell policies apart whose
+    own intervals overlap.
+    """
     by_policy = _by_policy(episodes)
+    ours = paired_values(by_policy.get("ape-v", []))
     summary: dict[str, dict[str, Any]] = {}
     for policy in table_order(by_policy):
         rows = by_policy[policy]
@@ -69,6 +74,10 @@ def summarise(episodes: Iterable[Record]) -> dict[str, dict[str, Any]]:
             "stalled": float(np.mean([bool(r.get("stalled", False)) for r in rows])),
             "seeds": len({r["seed"] for r in rows}),
         }
+        theirs = {} if policy == "ape-v" else paired_values(rows)
+        if ours.keys() & theirs.keys():
+            lead = paired_difference(ours, theirs)
+            summary[policy]["lead"] = {"mean": lead.mean, "ci95": [lead.low, lead.high]}
     return summary
 
 
@@ -90,12 +99,12 @@ def success_by_members_correct(episodes: Iterable[Record]) -> dict[str, list[dic
     return result
 
 
-def paired_values(episodes: Iterable[Record], policy: str, field: str = "success") -> dict[tuple[int, int], float]:
-    """Mean of `field` for each (seed, picture) of one policy: what `paired_difference` takes."""
+def paired_values(rows: Iterable[Record]) -> dict[tuple[int, int], float]:
+    """Success for each (seed, picture) of one policy's episodes: what `paired_difference` takes."""
     values: dict[tuple[int, int], list[float]] = {}
-    for row in episodes:
-        if row["policy"] == policy:
-            values.setdefault((int(row["seed"]), int(row["picture"])), []).append(float(row[field]))
+    for row in rows:
+        if row.get("picture") is not None:
+            values.setdefault((int(row["seed"]), int(row["picture"])), []).append(float(row["success"]))
     return {key: float(np.mean(v)) for key, v in values.items()}
 
 
@@ -103,7 +112,7 @@ def print_table(summary: Record, console: Console | None = None) -> None:
     """Print the table of `summary.json` to the terminal."""
     table = Table(title=str(summary.get("title", "")) or None, header_style="bold")
     table.add_column("policy")
-    for column in ("success", "95% interval", "mean steps", "stalled", "episodes"):
+    for column in _columns(summary):
         table.add_column(column, justify="right", no_wrap=True)
     for policy, cells in _rows(summary):
         table.add_row(display_name(policy), *cells, style="bold" if policy == "ape-v" else None)
@@ -127,7 +136,8 @@ def print_returns(episodes: Iterable[Record], title: str = "", console: Console 
 
 def markdown_table(summary: Record) -> str:
     """The same table for a README."""
-    lines = ["| policy | success | 95% interval | mean steps | stalled | episodes |", "|---|--:|--:|--:|--:|--:|"]
+    columns = _columns(summary)
+    lines = ["| policy | " + " | ".join(columns) + " |", "|---|" + "--:|" * len(columns)]
     lines += ["| " + " | ".join([display_name(policy), *cells]) + " |" for policy, cells in _rows(summary)]
     return "\n".join(lines) + "\n"
 
@@ -229,6 +239,11 @@ def _success(rows: list[Record]) -> tuple[float, list[float]]:
     return float(np.mean([float(r["success"]) for r in rows])), [low, high]
 
 
+def _columns(summary: Record) -> list[str]:
+    led = any("lead" in p for p in summary["policies"].values())
+    return ["success", "95% interval", *(["APE-V's lead"] if led else []), "mean steps", "stalled", "episodes"]
+
+
 def _rows(summary: Record) -> Iterator[tuple[str, list[str]]]:
     policies = summary["policies"]
     for policy in table_order(policies):
@@ -236,4 +251,8 @@ def _rows(summary: Record) -> Iterator[tuple[str, list[str]]]:
         low, high = p["ci95"]
         steps = f"{p['mean_length']:.1f}" if "mean_length" in p else ""
         stalled = f"{p['stalled']:.1%}" if "stalled" in p else ""
-        yield policy, [f"{p['success']:.3f}", f"{low:.3f} – {high:.3f}", steps, stalled, f"{p['episodes']:,}"]
+        cells = [f"{p['success']:.3f}", f"{low:.3f} – {high:.3f}"]
+        if "APE-V's lead" in _columns(summary):
+            lead = p.get("lead")
+            cells.append(f"{lead['mean']:+.3f} ({lead['ci95'][0]:+.3f} to {lead['ci95'][1]:+.3f})" if lead else "")
+        yield policy, [*cells, steps, stalled, f"{p['episodes']:,}"]
