@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from apev.report import markdown_table, read_folder
+from apev.report.d4rl import markdown
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -27,6 +29,9 @@ def test_the_twenty_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 def test_tables_are_those_of_the_stored_results(page: str) -> None:
     for folder, table in re.findall(r"<!-- table: (\S+) -->\n(.*?)<!-- /table -->", (ROOT / page).read_text(), re.DOTALL):
         assert table == markdown_table(read_folder(ROOT / folder).summary), f"run: apev report {folder} --page {page}"
+    for folder, table in re.findall(r"<!-- scores: (\S+) -->\n(.*?)<!-- /scores -->", (ROOT / page).read_text(), re.DOTALL):
+        summary = json.loads((ROOT / folder / "summary.json").read_text())
+        assert table == markdown(summary), f"run: apev report {folder} --page {page}"
 
 
 @pytest.mark.parametrize("page", ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))])
