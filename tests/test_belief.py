@@ -39,12 +39,11 @@ def rows(draw: Any, values: st.SearchStrategy[float], count: int = 1, batch: int
 def filters(draw: Any, members: int) -> BeliefFilter:
     scale = draw(st.none() | hnp.arrays(np.float32, members, elements=floats(1e-6, 1e6)))
     return BeliefFilter(
-        draw(st.sampled_from(["paper", "calibrated"])),
+        draw(st.sampled_from(["paper", "calibrated", "gaussian"])),
         temperature=draw(floats(1e-3, 1e3)),
         forgetting=draw(floats(0, 1)),
         floor=draw(st.sampled_from([0.0, 0.01, 0.9 / members])),
         scale=None if scale is None else torch.from_numpy(scale),
-        gaussian=draw(st.booleans()),
     )
 
 
@@ -98,7 +97,6 @@ def test_update_is_permutation_equivariant(data: st.DataObject) -> None:
         filter.forgetting,
         filter.floor,
         None if filter.scale is None else filter.scale[order],
-        filter.gaussian,
     )
     expected = filter.update(log_belief, errors)[:, order]
     torch.testing.assert_close(
@@ -118,7 +116,9 @@ def test_posterior_of_gaussian_members_is_exact(data: st.DataObject) -> None:
     seen = data.draw(hnp.arrays(np.float64, 4, elements=floats(-3, 3)))
     log_belief = beliefs.normalise(torch.tensor(prior).log()).float()
     # With equal scales the normaliser cancels, so both forms are exact.
-    filter = BeliefFilter(scale=torch.tensor(sigma).float(), gaussian=not equal or data.draw(st.booleans()))
+    filter = BeliefFilter(
+        "gaussian" if not equal or data.draw(st.booleans()) else "calibrated", scale=torch.tensor(sigma).float()
+    )
     for x in seen:
         log_belief = filter.update(log_belief, torch.tensor(x - mu).float())
     posterior = prior * stats.norm.pdf(seen[:, None], mu, sigma).prod(0)
@@ -135,7 +135,7 @@ def test_calibrated_likelihood_measures_errors_in_units_of_the_members_scale() -
     filter = BeliefFilter(scale=torch.tensor([2.0, 0.5]))
     new = filter.update(beliefs.uniform(2), torch.tensor([2.0, 0.5]))
     torch.testing.assert_close(new, beliefs.uniform(2))  # both one sigma off: no evidence, whatever the width
-    gaussian = BeliefFilter(scale=torch.tensor([2.0, 0.5]), gaussian=True).update(beliefs.uniform(2), torch.tensor([2.0, 0.5]))
+    gaussian = BeliefFilter("gaussian", scale=torch.tensor([2.0, 0.5])).update(beliefs.uniform(2), torch.tensor([2.0, 0.5]))
     np.testing.assert_allclose(gaussian.exp(), [0.2, 0.8], rtol=1e-5)  # the narrow member predicted more sharply
 
 
@@ -148,7 +148,8 @@ def test_equal_errors_leave_the_belief_unchanged(data: st.DataObject) -> None:
     scale = data.draw(st.none() | floats(1e-3, 1e3))
     K = log_belief.shape[1]
     filter = BeliefFilter(
-        data.draw(st.sampled_from(["paper", "calibrated"])), scale=None if scale is None else torch.full((K,), scale)
+        data.draw(st.sampled_from(["paper", "calibrated", "gaussian"])),
+        scale=None if scale is None else torch.full((K,), scale),
     )
     torch.testing.assert_close(filter.update(log_belief, torch.full_like(log_belief, error)), log_belief, atol=1e-5, rtol=1e-5)
 

@@ -21,7 +21,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-Likelihood = Literal["paper", "calibrated"]
+Likelihood = Literal["paper", "calibrated", "gaussian"]
 
 _TINY = 1e-6  # a member that never errs still gets a finite scale
 _WORST = 1e12  # squared surprise beyond this is as impossible as it gets, and stays finite
@@ -78,8 +78,7 @@ class BeliefFilter:
     temperature: float = 1.0  # divides the log-likelihood: above 1 the agent makes up its mind more slowly
     forgetting: float = 0.0  # share of the log-belief lost at each step, so that old evidence fades
     floor: float = 0.0  # no member's weight falls below this: a refuted member can come back
-    scale: Tensor | None = None  # [K] sigma_k of the calibrated likelihood; None counts as 1 for every member
-    gaussian: bool = False  # add -log sigma_k: right when errors really are Gaussian, misleading when most are near 0
+    scale: Tensor | None = None  # [K] sigma_k of the calibrated and Gaussian likelihoods; None counts as 1 for every member
 
     def __post_init__(self) -> None:
         if self.likelihood not in get_args(Likelihood):
@@ -102,7 +101,7 @@ class BeliefFilter:
             surprise = td_errors.square() / 2
         else:
             surprise = (td_errors / self.scale).square() / 2
-            if self.gaussian:
+            if self.likelihood == "gaussian":  # members that are usually less wrong predicted more sharply
                 surprise = surprise + self.scale.log()
         return -(surprise / self.temperature).clamp(max=_WORST)
 

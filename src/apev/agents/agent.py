@@ -22,7 +22,8 @@ class BeliefConfig:
     """How TD errors move the belief."""
 
     likelihood: Likelihood = "calibrated"
-    """How TD errors become surprise: 'paper' is exp(-error^2) as printed, 'calibrated' divides by a measured scale."""
+    """How TD errors become surprise: 'paper' is exp(-error^2) as printed, 'calibrated' divides by a measured scale, so that
+    only errors larger than a member's usual ones count against it, 'gaussian' counts how large its usual ones are too."""
     temperature: float = 1.0
     """Above 1 the belief moves more slowly."""
     forgetting: float = 0.0

@@ -24,7 +24,7 @@ from torch.nn.functional import one_hot
 
 from apev.agents.agent import BeliefConfig
 from apev.agents.sac import SAC, SACConfig
-from apev.belief import sample_dirichlet
+from apev.belief import Likelihood, sample_dirichlet
 from apev.data.batch import Batch, Layout
 
 
@@ -32,6 +32,9 @@ from apev.data.batch import Batch, Layout
 class APEVSACConfig(BeliefConfig, SACConfig):
     """APE-V: K actors and members of different pessimism, and a belief over them."""
 
+    likelihood: Likelihood = "gaussian"
+    """How TD errors become surprise. Here they are noise around members of different sharpness, which 'gaussian' weighs;
+    'calibrated' would trust a member for being wrong as much as usual. 'paper' is exp(-error^2) as printed."""
     critics: int = 10
     """N: the largest number of value functions a member takes its minimum over."""
     members: int = 0

@@ -31,7 +31,7 @@ def behaviours(agent: Agent, name: str, held_out: Sampler | None) -> dict[str, P
     found = {
         name: Policy(agent),
         f"{name}, forgetting": filtered(agent, replace(own, forgetting=FORGETTING)),
-        f"{name}, Gaussian likelihood": filtered(agent, replace(own, gaussian=True)),
+        f"{name}, calibrated likelihood": filtered(agent, replace(own, likelihood="calibrated")),
         f"{name}, errors at the belief": Policy(printed),
         f"{name}, errors and likelihood as printed": filtered(
             printed, replace(at_belief, likelihood="paper", temperature=1.0, floor=0.0)

@@ -40,7 +40,7 @@ COLOURS = {
     "forgetting": "#1c7ed6",
     "errors and likelihood as printed": "#d6336c",
     "errors at the belief": "#845ef7",
-    "Gaussian likelihood": "#099268",
+    "calibrated likelihood": "#099268",
 }
 _SPARE = ("#ae3ec9", "#5f7d00", "#c2410c", "#0c8599", "#7a6f5d")
 _DASHES = {"oracle": "5 4", "ape-v-printed": "7 3", "random-member-step": "2 3", "single": "8 3 2 3"}
