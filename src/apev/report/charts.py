@@ -88,7 +88,7 @@ def line_chart(
     if not series or not any(len(s.x) for s in series):
         raise ValueError("line_chart() got no points; pass at least one series with one point")
     legend, legend_height = _legend([s.policy for s in series], width, y=50 if title else 22)
-    left, right, top = 52, 18, (42 if title else 12) + legend_height + 12
+    left, right, top = 52, 32, (42 if title else 12) + legend_height + 12
     height = top + (300 if width >= 560 else 240) + 52
     bottom = height - 52
     x_low, x_high = min(min(s.x) for s in series), max(max(s.x) for s in series)
