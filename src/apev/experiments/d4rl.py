@@ -68,9 +68,9 @@ PUBLISHED = {"halfcheetah": 10, "walker2d": 20, "hopper": 500}  # of hopper's, 2
 SIZES: dict[Scale, Size] = {
     "smoke": Size(Schedule(40, 10, 20, 20), 2, 1, dict.fromkeys(ROBOTS, 4), dict.fromkeys(ROBOTS, 4)),
     # Halfcheetah's published 10 critics everywhere (hopper's 200 cost twenty times as much), and two layers instead of three.
-    # Beliefs near certainty give each of APE-V's actors a K-th of the rows: three learn in 100,000 updates, nine hardly.
-    # A thirtieth of the published updates: at the published rates values have only begun to arrive by then, on any log.
-    # An update of CQL costs three of SAC-N's, one of EDAC two: they and REM train half as long.
+    # Beliefs near certainty give each of APE-V's actors a K-th of the rows, so K is small where updates are few.
+    # A thirtieth of the published updates: values arrive at 1 / (target rate (1 - gamma)) updates, 20,000 as published.
+    # Updates of CQL, EDAC and REM cost more than SAC-N's: they train half as long.
     "cpu": Size(
         Schedule(100_000, 500, 5000, 2500),
         20,
@@ -94,7 +94,7 @@ def robot_of(task: str) -> str:
 
 
 def configuration(algorithm: Algorithm, task: str, scale: Scale) -> Any:
-    """The published settings of an algorithm for a task."""
+    """The settings of an algorithm for a task: published, but for what the scale changes."""
     robot, kind = robot_of(task), task.partition("-")[2]
     size = SIZES[scale]
     critics = size.critics[robot]

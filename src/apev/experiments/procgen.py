@@ -23,7 +23,7 @@ from apev.agents import REGISTRY, Agent, APEVC51Config, C51Config, C51LCBConfig
 from apev.data import Dataset, Sampler
 from apev.data.prioritised import PrioritisedSampler
 from apev.data.returns import logged_returns
-from apev.envs.maze import HORIZON, Maze, Mode
+from apev.envs.maze import HORIZON, Mode
 from apev.envs.maze_data import TEST_LEVELS, log_mazes, make_mazes
 from apev.envs.maze_env import BatchedMaze
 from apev.envs.maze_pictures import Renderer, make_renderer
@@ -300,8 +300,3 @@ def run(
     print_mazes(summary)
     console.print(f"Open [bold]{write_mazes(out)}[/bold] in a browser.")
     return summary
-
-
-def unseen(mode: Mode, count: int) -> list[Maze]:
-    """Levels for choices of settings: neither trained on nor tested on."""
-    return make_mazes(CURVE_LEVELS, count, mode)
