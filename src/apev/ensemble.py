@@ -1,7 +1,7 @@
 """Layers with a leading member axis: K networks that are trained and evaluated as one.
 
-MLPs of K members are batched matrix products. On a CPU a few members at a time, one a thread, go through all layers, so that
-what one layer gives is still in the core's cache when the next one reads it; forward and backward are written out for that
+MLPs of K members are batched matrix products. On a CPU a few members at a time go through all layers, so that what one layer
+gives is still in the core's cache when the next one reads it; forward and backward are written out for that
 (`_Chunked`). On a GPU all members go at once. Convolutional encoders are K separate channels-last networks: a grouped
 convolution of the same size runs at half their speed.
 """
@@ -113,11 +113,11 @@ class EnsembleMLP(nn.Module):
 
 
 def _chunk(x: Tensor, parameters: Sequence[Tensor]) -> int:
-    """How many members go through all layers together: on a CPU one a thread, or more where they are small."""
+    """How many members go through all layers together: on a CPU as many as give 1.3 MB a layer and thread, at least one."""
     if x.device.type != "cpu":
         return len(x)
     widest = x.shape[1] * max(weight.shape[2] for weight in parameters[::2])
-    return torch.get_num_threads() * max(1, 2**16 // max(widest, 1))
+    return torch.get_num_threads() * max(1, 5 * 2**16 // max(widest, 1))
 
 
 def _activations(x: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
