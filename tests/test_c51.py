@@ -130,6 +130,31 @@ def test_deep_backups_arrive_at_the_logs_own_returns(kind):
     torch.testing.assert_close(target @ agent.net.atoms, expected, atol=1e-3, rtol=0)
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3, 5])
+@pytest.mark.parametrize("kind", [C51, APEVC51])
+def test_targets_look_so_many_logged_steps_ahead(kind, depth):
+    """The logged step, depth - 1 best steps of the log after it, then what the network says."""
+    config = {C51: C51Config, APEVC51: APEVC51Config}[kind]
+    agent = kind.for_data(LOG, config(members=1, backup_depth=depth, low=-61.0, atoms=141, **SMALL))
+    maze, batch = MAZES[0], Sampler(LOG).batch(torch.from_numpy(np.flatnonzero(LOG.group == 0)))
+    known = agent.encode(batch.obs.pictures)
+    sure = torch.ones(maze.count, 1)
+    if kind is C51:
+        table = agent.table(agent.net, known).softmax(-1)
+        target = agent.targets(batch, table)
+    else:
+        table = agent.net.logits(known, torch.zeros(maze.count, 0), sure).softmax(-1)
+        rows = torch.zeros(len(batch.action), dtype=torch.int64)
+        target = agent.deep_target(batch, known, torch.ones(1, 1, 1), rows, rows)
+        if depth == 1:
+            target = agent.shallow_target(batch, known, torch.ones(len(batch.action), 1))
+    value = (table @ agent.net.atoms)[0].amax(-1).detach().numpy()
+    ahead = slow_plan(maze, value, depth - 1)
+    after = maze.following[batch.obs.picture, batch.action]
+    expected = np.where(after == maze.count, 9.0, -1 + 0.99 * np.append(ahead, 0.0)[after])
+    np.testing.assert_allclose((target[0] @ agent.net.atoms).detach(), expected, atol=0.1)  # the lowest atom cuts a little off
+
+
 def test_one_step_targets_by_hand():
     agent = C51.for_data(LOG, C51Config(members=1, **SMALL))
     batch = PrioritisedSampler(LOG, 1).sample()
@@ -155,6 +180,38 @@ def test_loss_by_hand():
         upper = min(lower + 1, 80)  # a return on the last atom has nothing above
         loss -= (1 - place + lower) * float(p[action, lower].log()) + (place - lower) * float(p[action, upper].log())
     assert float(agent.update(batch)["loss"]) == pytest.approx(loss / len(batch.action), rel=1e-4)
+
+
+def test_ranking_loss_by_hand():
+    """In each state the divergence of the actions' softmax; a row alone in its state has nothing to rank."""
+    agent = C51.for_data(LOG, C51Config(members=1, backup_depth=0, ranking=1.0, **SMALL))
+    batch = PrioritisedSampler(LOG, 1, pictures=3, returns=RETURNS).sample()
+    q = torch.randn(1, len(batch.action), generator=torch.Generator().manual_seed(0))
+    found = agent.ranking_loss(batch, q, q)[0]
+    for state in range(3):
+        mine = batch.obs.picture == state
+        p, ours = (np.exp(2 * v[mine].double().numpy()) for v in (batch.returns, q[0]))
+        p, ours = p / p.sum(), ours / ours.sum()
+        np.testing.assert_allclose(found[mine], np.full(4, (p * np.log(p / ours)).sum()), rtol=1e-4)
+    torch.testing.assert_close(
+        agent.ranking_loss(batch, batch.returns[None], q)[0], torch.zeros(len(batch.action)), atol=1e-5, rtol=0
+    )
+    alone = batch.action == 0
+    few = replace(
+        batch,
+        action=batch.action[alone],
+        returns=batch.returns[alone],
+        obs=replace(batch.obs, picture=batch.obs.picture[alone]),
+    )
+    torch.testing.assert_close(agent.ranking_loss(few, q[:, alone], q[:, alone]), torch.zeros(1, 3))
+
+
+def test_a_pooled_encoder_reads_the_largest_of_every_channel():
+    encoder, picture = impala_encoder(pool=True), torch.rand(2, 3, 64, 64)
+    assert sum(p.numel() for p in encoder.parameters()) == 622_144 - (2048 - 32) * 256
+    places = encoder[:-5](picture)  # before pooling
+    assert places.shape == (2, 32, 8, 8)
+    torch.testing.assert_close(encoder(picture), encoder[-2](places.amax((2, 3)).relu()).relu())
 
 
 @pytest.mark.parametrize("depth", [0, 1, 40])

@@ -46,9 +46,9 @@ def test_a_page_shows_replays_and_tables(folder):
 
 
 def test_a_finished_seed_is_not_done_again(folder):
-    before = (folder / "agents" / "best-0" / "metrics.jsonl").stat().st_mtime_ns
+    before = (folder / "agents" / "ensemble-0" / "metrics.jsonl").stat().st_mtime_ns
     procgen.run(folder, RECIPE, mode="easy", levels=5, resume=True, console=QUIET)
-    assert (folder / "agents" / "best-0" / "metrics.jsonl").stat().st_mtime_ns == before
+    assert (folder / "agents" / "ensemble-0" / "metrics.jsonl").stat().st_mtime_ns == before
     with pytest.raises(FileExistsError, match="--resume"):
         procgen.run(folder, RECIPE, mode="easy", levels=5, console=QUIET)
     with pytest.raises(ValueError, match="another recipe"):
@@ -62,7 +62,7 @@ def test_report_is_remade_and_fills_a_page(folder, tmp_path, capsys):
     main(["report", str(folder), "--page", str(page)])
     text = page.read_text()
     assert "old" not in text
-    assert "| APE-V as printed |" in text
+    assert "| APE-V, printed filter |" in text
     assert "report.html" in capsys.readouterr().out
     with pytest.raises(ValueError, match="no block"):
         fill_mazes(Path(__file__), folder)

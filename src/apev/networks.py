@@ -36,14 +36,25 @@ class Residual(nn.Module):
 
 
 def impala_encoder(
-    channels: int = 3, height: int = 64, width: int = 64, features: int = 256, depths: tuple[int, ...] = (16, 32, 32)
+    channels: int = 3,
+    height: int = 64,
+    width: int = 64,
+    features: int = 256,
+    depths: tuple[int, ...] = (16, 32, 32),
+    pool: bool = False,
 ) -> nn.Module:
     """Procgen's own network (Cobbe et al., 2020; Espeholt et al., 2018): for each depth a convolution, max pooling and two
-    residual blocks, then a dense layer; 622,144 parameters for 64 x 64 pixels in colour."""
+    residual blocks, then a dense layer; 622,144 parameters for 64 x 64 pixels in colour.
+
+    With `pool` the dense layer reads each channel's maximum over the picture: what is learned of one place holds in all.
+    """
     layers: list[nn.Module] = []
     for depth in depths:
         layers += [nn.Conv2d(channels, depth, 3, padding=1), nn.MaxPool2d(3, 2, padding=1), Residual(depth), Residual(depth)]
         channels, height, width = depth, (height + 1) // 2, (width + 1) // 2
+    if pool:
+        layers.append(nn.AdaptiveMaxPool2d(1))
+        height = width = 1
     return nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(channels * height * width, features), nn.ReLU())
 
 
@@ -190,6 +201,7 @@ class CategoricalEnsemble(nn.Module):
         belief: bool = False,
         hidden: tuple[int, ...] = (),
         features: int = 256,
+        pool: bool = False,
         low: float = -31.0,
         high: float = 9.0,
         count: int = 81,
@@ -198,7 +210,7 @@ class CategoricalEnsemble(nn.Module):
         self.members, self.num_actions, self.belief = members, num_actions, belief
         self.encoder: EncoderEnsemble | None = None
         if picture_shape:
-            self.encoder = EncoderEnsemble(members, lambda: impala_encoder(*picture_shape, features=features))
+            self.encoder = EncoderEnsemble(members, lambda: impala_encoder(*picture_shape, features=features, pool=pool))
         inputs = (features if picture_shape else 0) + vector_dim + (members if belief else 0)
         self.readout = EnsembleMLP(members, inputs, hidden, num_actions * count)
         self.register_buffer("atoms", torch.linspace(low, high, count), persistent=False)

@@ -141,7 +141,7 @@ class APEVC51(C51):
         mixed = self.mix(q, belief)  # [M P, A]
         follow = mixed.argmax(-1)  # [M P]
         graph = Graph.of(batch, mixed.shape[-1], self.config.gamma, self.config.reward_shift)
-        ways = plan(graph, mixed.amax(-1).view(M, P), self.config.backup_depth - 1)
+        ways = plan(graph, mixed.amax(-1).view(M, P), self.config.backup_depth)
         now, then = (batch.obs.picture, batch.action), batch.next_obs.picture
         gain = graph.reward[now] + graph.fade[now] * ways.gain[near, then]  # [B]
         fade = graph.fade[now] * ways.fade[near, then]

@@ -8,19 +8,22 @@ It differs from `DQN` in the networks and the loss; the policy and the belief on
 conservative ensemble on top of it. Where a batch holds whole contexts (`PrioritisedSampler`), each picture is encoded once for
 all the transitions that show it, and `backup_depth` looks further ahead than one step (see `backups.py`).
 
-What helps to generalise, and is off in the paper's setting: `augment` shows every context under a random symmetry,
-and `views` lets a trained network look at a picture under several symmetries, each a member of its own. Views cost no training
-and disagree where the network is unsure: hypotheses for the belief to tell apart.
+What helps to learn and to generalise, and is off in the paper's setting: `pool` and `ranking` find out which way to go long
+before values are right; `augment` shows every context under a random symmetry; `views` lets a trained network look at a
+picture under several symmetries, each a member of its own. Views cost no training and disagree where the network is unsure:
+hypotheses for the belief to tell apart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from apev import belief as beliefs
 from apev.agents.backups import Graph, plan, project
 from apev.agents.dqn import DQN, DQNConfig, take
 from apev.agents.lcb import LCB, LCBConfig
@@ -30,6 +33,8 @@ from apev.data.batch import Batch, Observations
 from apev.networks import CategoricalEnsemble
 
 LEAST_LIKELY = 1e-4  # no single step refutes a member further than this
+SHARP = 0.5  # steps: by how many one action must be better than another to be e times as probable, where they are ranked
+MISSING = 1e4  # worth of actions that a batch does not have, below all others
 
 
 @dataclass(frozen=True)
@@ -60,9 +65,11 @@ class C51Config(DQNConfig):
     backup_depth: int = 1
     """How many logged steps a target looks ahead within its context; 1 is the paper. 0: as far as the log goes, whose returns
     the sampler brings (`logged_returns`)."""
-    advantage: float = 0.0
-    """Weight of a second loss, on how much better than its state's mean each action is. Where values are uncertain by many
-    steps, cross-entropy hardly notices which action is a step better."""
+    ranking: float = 0.0
+    """Weight of a second loss: the softmax over a state's expected returns must be that of its targets. Where values are
+    uncertain by many steps, their cross-entropy hardly notices which action is a step better."""
+    pool: bool = False
+    """Whether the encoder's dense layer reads each channel's maximum over the picture instead of every place by itself."""
     augment: bool = False
     """Train on every context under a random symmetry; actions must be steps left, down, up, right."""
     views: int = 1
@@ -88,8 +95,8 @@ class C51(DQN):
             raise ValueError("C51 has no randomised priors. Fix: prior_scale=0.")
         if config.backup_depth < 0:
             raise ValueError(f"backup_depth is {config.backup_depth}. Fix: 1 is the paper, 0 as far as the log goes.")
-        if config.advantage < 0:
-            raise ValueError(f"advantage is {config.advantage}. Fix: 0 or more.")
+        if config.ranking < 0:
+            raise ValueError(f"ranking is {config.ranking}. Fix: 0 or more.")
         if not 1 <= config.views <= symmetries.COUNT:
             raise ValueError(f"views is {config.views}. Fix: 1 to {symmetries.COUNT}.")
         if config.surprise not in ("error", "categorical"):
@@ -100,8 +107,10 @@ class C51(DQN):
         symmetric = shape is not None and shape[1] == shape[2] and self.layout.num_actions == len(symmetries.MOVES)
         if (config.augment or config.views > 1) and not symmetric:
             raise ValueError("augment and views need square pictures and the steps left, down, up, right. Fix: leave them out.")
-        if (config.augment or config.backup_depth != 1) and self.layout.vector_dim:
-            raise ValueError("augment and backup_depth need observations that are pictures alone. Fix: leave them out.")
+        if (config.augment or config.ranking or config.backup_depth != 1) and (self.layout.vector_dim or shape is None):
+            raise ValueError(
+                "augment, ranking and backup_depth need observations that are pictures alone. Fix: leave them out."
+            )
         super().check(config)
 
     @staticmethod
@@ -131,6 +140,7 @@ class C51(DQN):
             self.layout.picture_shape,
             hidden=c.hidden,
             features=c.features,
+            pool=c.pool,
             low=c.low,
             high=c.high,
             count=c.atoms,
@@ -176,6 +186,20 @@ class C51(DQN):
         after = self.logits(features, step.next_obs, belief).softmax(-1)  # [K, B, A, N]
         follow = self.chosen(after @ self.net.atoms, belief)
         return self.surprise_of(step, now, take_logits(after, follow))
+
+    @torch.no_grad()
+    def calibrate(self, steps: Iterable[Batch]) -> None:
+        """Measure the filter's scale on steps that the policy itself would take: a log of every step has mostly others."""
+        errors, own = [], []
+        for step in steps:
+            features = self.encode(step.obs.pictures)
+            flat = beliefs.uniform(self.members, len(step.action), self.device)
+            errors.append(self.td_errors(step, flat, features))
+            own.append(self.act(step.obs, flat, features=features) == step.action)
+        found, taken = torch.cat(errors), torch.cat(own)
+        scale = self.filter.calibrate(found[taken] if bool(taken.any()) else found).scale
+        if scale is not None:
+            self.scale.copy_(scale)
 
     def chosen(self, q: Tensor, belief: Tensor) -> Tensor:
         """The action each member expects to follow, [K, B] or [B]: its own best."""
@@ -236,7 +260,7 @@ class C51(DQN):
             ahead = take_logits(table, follow)  # [K, P, N]
             return self.one_step_target(batch, ahead[:, batch.next_obs.picture])
         graph = Graph.of(batch, q.shape[-1], self.config.gamma, self.config.reward_shift)
-        ways = plan(graph, self.worth(q, follow), self.config.backup_depth - 1)
+        ways = plan(graph, self.worth(q, follow), self.config.backup_depth)
         return deep_targets(batch, graph, table, follow, ways, self.net.atoms)
 
     def known_target(self, batch: Batch) -> Tensor:
@@ -269,20 +293,30 @@ class C51(DQN):
             batch.learned(loss.detach().mean(0))
         importance = weight.float() if batch.weight is None else weight * batch.weight
         q, y = logits.softmax(-1) @ self.net.atoms, target @ self.net.atoms  # [K, B]
-        behind = (self.advantages(batch, q) - self.advantages(batch, y)).square()
-        metrics = self.descend(loss + self.config.advantage * behind, importance)
+        if not self.config.ranking:
+            self.descend(loss, importance)
+            ranking = {}
+        else:
+            order = self.ranking_loss(batch, q, y)
+            self.descend(loss + self.config.ranking * order, importance)
+            ranking = {"ranking_loss": order.detach().mean()}
         with torch.no_grad():
-            return metrics | {"error": (q - y).abs().mean(), "advantage_error": behind.mean(), "value": y.mean()}
+            return ranking | {"loss": loss.mean(), "error": (q - y).abs().mean(), "value": y.mean()}
 
-    def advantages(self, batch: Batch, q: Tensor) -> Tensor:
-        """q [K, B] less its mean over the actions that the batch has in the same state."""
-        if batch.obs.picture is None or self.layout.vector_dim:
-            return torch.zeros_like(q)
+    def ranking_loss(self, batch: Batch, q: Tensor, y: Tensor) -> Tensor:
+        """[K, B]: for each row that of its state, the divergence of the actions' softmax by q from that by the targets.
+
+        Only actions that the batch has count. Returns that the log proves are compared as they are, below the lowest atom too.
+        """
         assert batch.obs.pictures is not None
-        state, count = batch.obs.picture, len(batch.obs.pictures)
-        mean = torch.zeros(len(q), count, device=q.device).index_add(1, state, q)
-        rows = torch.bincount(state, minlength=count).clamp_min(1)
-        return q - (mean / rows)[:, state]
+        state = batch.obs.picture
+        shape = len(q), len(batch.obs.pictures), self.layout.num_actions  # [K, P, A]
+        cell = torch.arange(len(q), device=q.device)[:, None], state, batch.action
+        worth = y if batch.returns is None else batch.returns.expand_as(y)
+        missing = q.new_full(shape, -MISSING)
+        wanted = missing.index_put(cell, worth / SHARP).log_softmax(-1)
+        found = missing.index_put(cell, q / SHARP).log_softmax(-1)
+        return (wanted.exp() * (wanted - found)).sum(-1)[:, state]
 
     def augmented(self, batch: Batch) -> Batch:
         """Every context under a symmetry of its own."""

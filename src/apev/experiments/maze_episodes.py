@@ -75,14 +75,14 @@ class Walker:
         return OPPOSITE[self.way.pop()]
 
 
-def walk_untaught(policy: str, mazes: list[Maze], seed: int, split: str) -> Iterator[dict[str, Any]]:
+def walk_untaught(policy: str, mazes: list[Maze], seed: int, split: str, horizon: int = HORIZON) -> Iterator[dict[str, Any]]:
     """Records of the policies that have learned nothing: "random-walk" and "dfs"."""
     for maze in mazes:
         rng = np.random.default_rng([seed, maze.level])
         walker = Walker(rng) if policy == "dfs" else None
         cell, length, found = maze.start, 0, False
         trail = [cell]
-        while not found and length < HORIZON:
+        while not found and length < horizon:
             action = walker.act(cell, maze.following[cell]) if walker else int(rng.integers(4))
             cell, length = int(maze.following[cell, action]), length + 1
             trail.append(cell)

@@ -1,4 +1,5 @@
-"""Mazes worth watching: where adapting finds the cheese and the same networks with a frozen belief do not, and the reverse."""
+"""Mazes worth watching, chosen as such: where our recipe finds the cheese and the same networks without belief and memory do
+not, and one where it fails."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from apev.evaluate import Rollout, rollout
 from apev.policy import Policy
 
 
-def pick_replays(best: Agent, ensemble: Agent, env: BatchedMaze, count: int = 4) -> list[dict[str, Any]]:
-    """Episodes of our recipe that change their mind and succeed, what a frozen average does there, and a failure."""
+def pick_replays(best: Agent, env: BatchedMaze, count: int = 4) -> list[dict[str, Any]]:
+    """Episodes of our recipe that change their mind and succeed, what its networks do there when frozen, and a failure."""
     adaptive = rollout(Policy(best, remember=True), env, trace=True)
     ways = np.stack(env.trail)
-    frozen = rollout(Policy(ensemble, False), env, trace=True)
+    frozen = rollout(Policy(best, False), env, trace=True)
     frozen_ways = np.stack(env.trail)
     trusted = np.stack([belief.argmax(1) for belief in adaptive.beliefs])  # [T + 1, n]
     alive = np.arange(len(trusted) - 1)[:, None] < adaptive.lengths
@@ -28,7 +29,7 @@ def pick_replays(best: Agent, ensemble: Agent, env: BatchedMaze, count: int = 4)
     replays = []
     for i in dict.fromkeys(chosen or [0]):
         replays.append(_replay("ape-v-best", env, adaptive, ways, i))
-        replays.append(_replay("average", env, frozen, frozen_ways, i, most=120))
+        replays.append(_replay("eight views, frozen", env, frozen, frozen_ways, i, most=120))
     return replays
 
 
@@ -44,6 +45,7 @@ def _replay(policy: str, env: BatchedMaze, result: Rollout, ways: np.ndarray, i:
         "policy": policy,
         "level": maze.level,
         "success": bool(result.success[i]),
+        "length": int(result.lengths[i]),
         "grid": ["".join("." if is_open else "#" for is_open in row) for row in maze.grid],  # rows from below
         "goal": list(maze.goal),
         "cells": cells,

@@ -48,7 +48,8 @@
     }
     chart.append(tag("line", { x1: at(t), x2: at(t), y1: 0, y2: height, stroke: "#111", "stroke-width": 1.5 }));
     const share = Math.round(100 * replay.belief[t][replay.trusted[t]]);
-    const end = t < steps - 1 ? "" : replay.success ? " It has found the cheese." : " Time is up.";
+    const cut = replay.length >= steps ? ` It goes on like this for ${replay.length - steps + 1} steps.` : " Time is up.";
+    const end = t < steps - 1 ? "" : replay.success && replay.length < steps ? " It has found the cheese." : cut;
     told.textContent = `Step ${t} of ${steps - 1}. Member ${replay.trusted[t] + 1} of ${members} is believed most, ${share}%.${end}`;
   }
 
