@@ -8,8 +8,8 @@ deterministic and observations show its state:
              =  sum_k b_k Q_k(s, b, a)              where it was not
     V(s)     =  max_a Q(s, a)
 
-It is the backup of training within the episode's own log. A step against a wall leads back to s, and r + gamma V(s) is below
-V(s): it is not taken again. In a closed way no state can be worth more than the next one by itself, so that the value of the
+It is the backup of training within the episode's own log. A step that leads back to s is worth r + gamma V(s), which is below
+V(s): it is not taken again. States are observations: what looks different (a mouse that has turned) is another state. In a closed way no state can be worth more than the next one by itself, so that the value of the
 best untried step decides: the agent leaves the loop towards it. Nothing is learned beyond the episode.
 """
 
