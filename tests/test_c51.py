@@ -206,6 +206,17 @@ def test_ranking_loss_by_hand():
     torch.testing.assert_close(agent.ranking_loss(few, q[:, alone], q[:, alone]), torch.zeros(1, 3))
 
 
+@pytest.mark.parametrize("pool", [False, True])
+def test_pictures_are_enlarged_for_the_encoder(pool):
+    agent = C51.for_data(LOG, C51Config(members=1, enlarged=96, pool=pool, **SMALL))
+    pictures = torch.randint(256, (3, 3, 64, 64), dtype=torch.uint8)
+    larger = torch.nn.functional.interpolate(pictures.float(), size=(96, 96), mode="bilinear")
+    expected = agent.net.encoder(larger)
+    torch.testing.assert_close(agent.encode(pictures), expected)
+    batch = PrioritisedSampler(LOG, 1).sample()
+    assert torch.isfinite(agent.update(batch)["loss"])
+
+
 def test_a_pooled_encoder_reads_the_largest_of_every_channel():
     encoder, picture = impala_encoder(pool=True), torch.rand(2, 3, 64, 64)
     assert sum(p.numel() for p in encoder.parameters()) == 622_144 - (2048 - 32) * 256

@@ -68,6 +68,13 @@ def test_report_is_remade_and_fills_a_page(folder, tmp_path, capsys):
         fill_mazes(Path(__file__), folder)
 
 
+def test_hard_mazes_are_enlarged_at_cpu_scale_only():
+    for scale, mode, side in (("cpu", "hard", 104), ("cpu", "easy", None), ("paper", "hard", None), ("smoke", "hard", None)):
+        recipe = procgen.recipe_of(scale, mode)
+        assert {recipe.configs[name].enlarged for name in recipe.agents} == {side}
+    assert procgen.recipe_of("cpu", "hard").configs["published"].enlarged is None
+
+
 def test_depth_is_an_option_of_every_scale():
     for recipe in procgen.RECIPES.values():
         assert set(recipe.agents) <= set(procgen.CONFIGS)

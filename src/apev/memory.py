@@ -9,8 +9,9 @@ deterministic and observations show its state:
     V(s)     =  max_a Q(s, a)
 
 It is the backup of training within the episode's own log. A step that leads back to s is worth r + gamma V(s), which is below
-V(s): it is not taken again. States are observations: what looks different (a mouse that has turned) is another state. In a closed way no state can be worth more than the next one by itself, so that the value of the
-best untried step decides: the agent leaves the loop towards it. Nothing is learned beyond the episode.
+V(s): it is not taken again. In a closed way no state can be worth more than the next one by itself, so that the value of the
+best untried step decides: the agent leaves the loop towards it. States are observations: what looks different (a mouse that
+has turned) is another state. Nothing is learned beyond the episode.
 """
 
 from __future__ import annotations

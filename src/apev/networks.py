@@ -186,7 +186,8 @@ class RandomPrior(nn.Module):
 class CategoricalEnsemble(nn.Module):
     """K distributions of the return, each a softmax over fixed atoms: an IMPALA encoder, then a linear readout (Appendix D).
 
-    With `belief` the readout of APE-V reads it beside the features. `hidden` layers are none in the paper.
+    With `belief` the readout of APE-V reads it beside the features. `hidden` layers are none in the paper. Pictures are
+    `enlarged` to so many pixels a side where that is given.
     """
 
     atoms: Tensor  # [N] the returns that probabilities are given for
@@ -202,6 +203,7 @@ class CategoricalEnsemble(nn.Module):
         hidden: tuple[int, ...] = (),
         features: int = 256,
         pool: bool = False,
+        enlarged: int | None = None,
         low: float = -31.0,
         high: float = 9.0,
         count: int = 81,
@@ -210,7 +212,9 @@ class CategoricalEnsemble(nn.Module):
         self.members, self.num_actions, self.belief = members, num_actions, belief
         self.encoder: EncoderEnsemble | None = None
         if picture_shape:
-            self.encoder = EncoderEnsemble(members, lambda: impala_encoder(*picture_shape, features=features, pool=pool))
+            shape = picture_shape if enlarged is None else (picture_shape[0], enlarged, enlarged)
+            self.encoder = EncoderEnsemble(members, lambda: impala_encoder(*shape, features=features, pool=pool))
+        self.enlarged = enlarged
         inputs = (features if picture_shape else 0) + vector_dim + (members if belief else 0)
         self.readout = EnsembleMLP(members, inputs, hidden, num_actions * count)
         self.register_buffer("atoms", torch.linspace(low, high, count), persistent=False)
@@ -221,7 +225,11 @@ class CategoricalEnsemble(nn.Module):
 
     def encode(self, pictures: Tensor | None) -> Tensor | None:
         """pictures: [P, C, H, W] -> features [K, P, F]; None where observations have no picture."""
-        return None if self.encoder is None or pictures is None else self.encoder(pictures)
+        if self.encoder is None or pictures is None:
+            return None
+        if self.enlarged is not None:
+            pictures = nn.functional.interpolate(pictures.float(), size=(self.enlarged, self.enlarged), mode="bilinear")
+        return self.encoder(pictures)
 
     def logits(self, features: Tensor | None, vector: Tensor, belief: Tensor | None = None) -> Tensor:
         """features: [K, B, F], vector: [B, D], belief: weights [B, K] (or [K, B, K]: a member's own) -> [K, B, A, N]."""

@@ -70,6 +70,9 @@ class C51Config(DQNConfig):
     uncertain by many steps, their cross-entropy hardly notices which action is a step better."""
     pool: bool = False
     """Whether the encoder's dense layer reads each channel's maximum over the picture instead of every place by itself."""
+    enlarged: int | None = None
+    """Side in pixels to which pictures are enlarged for the encoder; None leaves them as they are. Things of two or three
+    pixels are blurred by the first pooling layer before the network has learned to look at them."""
     augment: bool = False
     """Train on every context under a random symmetry; actions must be steps left, down, up, right."""
     views: int = 1
@@ -95,6 +98,8 @@ class C51(DQN):
             raise ValueError("C51 has no randomised priors. Fix: prior_scale=0.")
         if config.backup_depth < 0:
             raise ValueError(f"backup_depth is {config.backup_depth}. Fix: 1 is the paper, 0 as far as the log goes.")
+        if config.enlarged is not None and config.enlarged < 8:
+            raise ValueError(f"enlarged is {config.enlarged}. Fix: at least 8 pixels a side.")
         if config.ranking < 0:
             raise ValueError(f"ranking is {config.ranking}. Fix: 0 or more.")
         if not 1 <= config.views <= symmetries.COUNT:
@@ -141,6 +146,7 @@ class C51(DQN):
             hidden=c.hidden,
             features=c.features,
             pool=c.pool,
+            enlarged=c.enlarged,
             low=c.low,
             high=c.high,
             count=c.atoms,

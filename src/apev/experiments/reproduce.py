@@ -199,14 +199,14 @@ class Procgen(Machine):
         """Run it."""
         from dataclasses import replace
 
-        from apev.experiments.procgen import CONFIGS, RECIPES, run
+        from apev.experiments.procgen import CONFIGS, recipe_of, run
         from apev.experiments.provenance import provenance
 
         self.use()
         levels = min(self.levels, 10) if self.scale == "smoke" else self.levels
         if levels < 2:
             raise ValueError(f"--levels {self.levels}. Fix: at least 2, one is held out.")
-        recipe = RECIPES[self.scale]
+        recipe = recipe_of(self.scale, self.mode)
         if self.renderer is not None:
             recipe = replace(recipe, renderer=self.renderer)
         if self.backup_depth is not None:
