@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -117,7 +118,7 @@ def table_rows(summary: Mapping[str, Any], ablation: bool = False) -> list[list[
             continue
         test, seen = parts["test"], parts.get("train")
         low, high = test["ci95"]
-        row = [NAMES.get(name, name), f"{test['success']:.3f}", f"{low:.3f} – {high:.3f}", f"{test['mean_length']:.0f}"]
+        row = [NAMES.get(name, name), f"{test['success']:.3f}", f"{low:.3f}–{high:.3f}", f"{test['mean_length']:.0f}"]
         row += [] if ablation else ["" if seen is None else f"{seen['success']:.3f}"]
         row += ["" if test[key] is None else f"{test[key]:.0%}" for key in ("failed_in_loop", "failed_confined")]
         row += [] if ablation else [f"{paper[name][1]:.2f} ({paper[name][0]:.2f})" if name in paper else ""]
@@ -137,15 +138,18 @@ def kind_rows(summary: Mapping[str, Any], kind: str) -> list[list[str]]:
 
 
 def print_mazes(summary: Mapping[str, Any], console: Console | None = None) -> None:
-    """Print both tables to the terminal."""
+    """Print both tables to the terminal, without the column "confined": eighty characters are few."""
     for ablation, title in ((False, str(summary.get("title", ""))), (True, "what each idea brings, on test levels")):
         heading, *rows = table_rows(summary, ablation)
+        shown = [i for i, name in enumerate(heading) if name != "confined"]
         if rows:
-            table = Table(title=title, header_style="bold")
-            for i, name in enumerate(heading):
-                table.add_column(name, justify="right" if i else "left")
+            table = Table(title=title, header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
+            for i in shown:
+                table.add_column(
+                    heading[i].replace(" ", "\n") if i else heading[i], justify="right" if i else "left", no_wrap=i > 0
+                )
             for row in rows:
-                table.add_row(*row)
+                table.add_row(*(row[i] for i in shown))
             (console or Console()).print(table)
 
 
