@@ -117,13 +117,19 @@ RECIPES: dict[Scale, Recipe] = {
 
 
 def recipe_of(scale: Scale, mode: Mode) -> Recipe:
-    """The recipe of a scale. A cell of a hard maze is 2.6 pixels wide: at cpu scale its pictures are enlarged until cells are
-    as large as in easy ones, which costs as much time as it saves updates."""
+    """The recipe of a scale.
+
+    At cpu scale hard mazes need more. A cell is 2.6 pixels wide: pictures are enlarged until cells are as large as in easy
+    ones. And values are uncertain by more steps, so that ranking counts more.
+    """
     recipe = RECIPES[scale]
     if scale != "cpu" or mode == "easy":
         return recipe
-    configs = {name: replace(c, enlarged=ENLARGED) if name != "published" else c for name, c in recipe.configs.items()}
-    return replace(recipe, configs=configs, schedule=replace(recipe.schedule, updates=1500, eval_every=500))
+    configs = {
+        name: config if name == "published" else replace(config, enlarged=ENLARGED, ranking=10.0)
+        for name, config in recipe.configs.items()
+    }
+    return replace(recipe, configs=configs, schedule=replace(recipe.schedule, updates=2000, eval_every=500))
 
 
 @dataclass(frozen=True)
