@@ -240,9 +240,13 @@ class Policy:
         """The same agent with another behaviour of the belief; pictures it has seen stay encoded."""
         other = Policy(self.agent, adapt, seed=seed, remember=self.remember if remember is None else remember)
         other.filter = self.filter
-        other._pictures, other._features, other._encoded = self._pictures, self._features, self._encoded
-        other._hashes = self._hashes
+        other.share_encodings(self)
         return other
+
+    def share_encodings(self, other: Policy) -> None:
+        """Take over the pictures that another policy of the same networks has encoded."""
+        self._pictures, self._features, self._encoded = other._pictures, other._features, other._encoded
+        self._hashes = other._hashes
 
     # ------------------------------------------------------------------ files
 
