@@ -272,6 +272,9 @@ def test_evaluate_keeps_one_record_an_episode_for_each_behaviour(capsys: pytest.
         assert record["return"] == record["length"] > 0  # CartPole pays 1 a step
         assert set(record) >= {"policy", "seed", "episode", "return", "success", "length", "members_correct", "stalled"}
     assert "belief: member-step" in out
+    code, again, err = call(capsys, "report", str(trained))
+    assert code == 0, err
+    assert again.split("policy", 1)[1] == out.split("policy", 1)[1]  # the same table under another title
 
 
 def test_evaluate_knows_the_environment_of_the_log(capsys: pytest.CaptureFixture[str], tmp_path: Path, trained: Path) -> None:

@@ -214,20 +214,20 @@ class Evaluate(Machine):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Make report.html and the figures again from the files of a results folder."""
+    """Make report.html and the figures again from the files of a results folder; of an evaluated run, print its returns."""
 
     folder: tyro.conf.Positional[Path]
-    """A folder with summary.json or episodes.jsonl (made by `apev demo` or `apev reproduce`)."""
+    """A folder with summary.json or episodes.jsonl (made by `apev demo`, `apev reproduce` or `apev evaluate`)."""
     page: Path | None = None
     """A Markdown page that quotes the folder: its table is refreshed between the markers."""
 
     def run(self) -> None:
         """Run it."""
-        from apev.report import print_table, read_folder, write_figures, write_report
+        from apev.report import print_returns, print_table, read_folder, write_figures, write_report
         from apev.report.d4rl import fill_scores, holds_scores, print_scores, write_summary
         from apev.report.filmstrip import write_filmstrip
         from apev.report.mazes import fill_mazes, holds_mazes, print_mazes, write_mazes
-        from apev.report.tables import fill_table
+        from apev.report.tables import fill_table, read_returns
         from apev.report.theory import fill_blocks, holds_claims, print_claims, read_theory, write_theory
 
         if not self.folder.is_dir():
@@ -248,6 +248,10 @@ class Report:
             print(write_mazes(self.folder))
             if self.page is not None:
                 fill_mazes(self.page, self.folder)
+            return
+        returns = read_returns(self.folder)
+        if returns:
+            print_returns(returns, str(self.folder))
             return
         print_table(read_folder(self.folder).summary)
         write_figures(self.folder)

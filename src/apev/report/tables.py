@@ -185,6 +185,15 @@ def read_folder(folder: str | Path) -> Results:
     return Results(folder, summary, episodes, _read_optional(folder, "curves.jsonl"), replays)
 
 
+def read_returns(folder: str | Path) -> list[dict[str, Any]]:
+    """The episodes of a folder that `apev evaluate` wrote of a world without success, only rewards; else none."""
+    folder = Path(folder)
+    if (folder / "summary.json").is_file():
+        return []
+    episodes = _read_optional(folder, "episodes.jsonl")
+    return episodes if any(row.get("success") is None for row in episodes) else []
+
+
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     """One dict a line, from a plain or gzipped (`.gz`) file."""
     path = Path(path)
