@@ -10,6 +10,8 @@ import pytest
 
 from apev.report import markdown_table, read_folder
 from apev.report.d4rl import markdown
+from apev.report.mazes import BLOCKS, holds_mazes
+from apev.report.mazes import markdown as maze_markdown
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -27,9 +29,12 @@ def test_the_twenty_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 @pytest.mark.parametrize("page", ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))])
 def test_tables_are_those_of_the_stored_results(page: str) -> None:
-    for folder, table in re.findall(r"<!-- table: (\S+) -->\n(.*?)<!-- /table -->", (ROOT / page).read_text(), re.DOTALL):
-        assert table == markdown_table(read_folder(ROOT / folder).summary), f"run: apev report {folder} --page {page}"
-    for folder, table in re.findall(r"<!-- scores: (\S+) -->\n(.*?)<!-- /scores -->", (ROOT / page).read_text(), re.DOTALL):
+    text = (ROOT / page).read_text()
+    for block, folder, table in re.findall(rf"<!-- ({'|'.join(BLOCKS)}): (\S+) -->\n(.*?)<!-- /\1 -->", text, re.DOTALL):
+        summary = read_folder(ROOT / folder).summary
+        stored = maze_markdown(BLOCKS[block](summary)) if holds_mazes(ROOT / folder) else markdown_table(summary)
+        assert table == stored, f"run: apev report {folder} --page {page}"
+    for folder, table in re.findall(r"<!-- scores: (\S+) -->\n(.*?)<!-- /scores -->", text, re.DOTALL):
         summary = json.loads((ROOT / folder / "summary.json").read_text())
         assert table == markdown(summary), f"run: apev report {folder} --page {page}"
 

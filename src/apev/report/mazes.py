@@ -39,7 +39,7 @@ SIZES = ((3, 7), (9, 13), (15, 19), (21, 25))
 LEAD = (
     "A mouse looks for cheese in mazes it has never seen. Its networks have only learned from logs of other mazes, and some of "
     "what they expect of this one is wrong. Where its steps lead changes whom it believes, and our recipe also remembers them. "
-    "The second table takes that apart: memory alone is a search that needs no learning; learning and belief make it short."
+    "The second table takes that apart: memory alone is a search that needs no learning; networks say where to search first."
 )
 
 
