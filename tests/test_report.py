@@ -72,13 +72,23 @@ def test_the_lead_is_over_the_same_photographs():
 def test_tables_show_every_policy_in_order():
     summary = {"title": "T", "policies": summarise(make_episodes())}
     text = io.StringIO()
-    print_table(summary, Console(file=text, width=110))
+    print_table(summary, Console(file=text, width=120))
     markdown = markdown_table(summary)
     for shown in (text.getvalue(), markdown):
         places = [shown.index(n) for n in ("Oracle", "APE-V ", "eval only", "Random member", "Average", "Single", "LCB")]
         assert places == sorted(places)
         assert f"{summary['policies']['ape-v']['success']:.3f}" in shown
     assert len({line.count("|") for line in markdown.strip().splitlines()}) == 1
+
+
+def test_a_narrow_terminal_keeps_the_names_and_whole_numbers():
+    summary = {"title": "T", "policies": summarise(make_episodes())}
+    text = io.StringIO()
+    print_table(summary, Console(file=text, width=80))
+    assert "Oracle" in text.getvalue()
+    assert "APE-V's lead" in text.getvalue()
+    assert "…" not in text.getvalue()
+    assert "stalled" not in text.getvalue()
 
 
 def test_read_jsonl_plain_gzip_and_broken(tmp_path):

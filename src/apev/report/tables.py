@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from apev.report.statistics import bootstrap_ci, paired_difference, success_interval
+
+WIDE = 112  # characters a terminal needs for all columns of a table
 
 Record = Mapping[str, Any]
 
@@ -109,14 +112,17 @@ def paired_values(rows: Iterable[Record]) -> dict[tuple[int, int], float]:
 
 
 def print_table(summary: Record, console: Console | None = None) -> None:
-    """Print the table of `summary.json` to the terminal."""
-    table = Table(title=str(summary.get("title", "")) or None, header_style="bold")
+    """Print the table of `summary.json` to the terminal; a narrow one shows fewer columns, and the policies' names whole."""
+    console = console or Console()
+    columns = _columns(summary)
+    shown = [i for i, column in enumerate(columns) if console.width >= WIDE or column not in ("stalled", "episodes")]
+    table = Table(title=str(summary.get("title", "")) or None, header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("policy")
-    for column in _columns(summary):
-        table.add_column(column, justify="right", no_wrap=True)
+    for i in shown:
+        table.add_column(columns[i], justify="right", no_wrap=True)
     for policy, cells in _rows(summary):
-        table.add_row(display_name(policy), *cells, style="bold" if policy == "ape-v" else None)
-    (console or Console()).print(table)
+        table.add_row(display_name(policy), *(cells[i] for i in shown), style="bold" if policy == "ape-v" else None)
+    console.print(table)
 
 
 def print_returns(episodes: Iterable[Record], title: str = "", console: Console | None = None) -> None:
