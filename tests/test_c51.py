@@ -206,6 +206,18 @@ def test_ranking_loss_by_hand():
     torch.testing.assert_close(agent.ranking_loss(few, q[:, alone], q[:, alone]), torch.zeros(1, 3))
 
 
+def test_the_scale_is_that_of_the_policys_own_steps():
+    agent = C51.for_data(LOG, C51Config(members=2, **SMALL))
+    batch = Sampler(LOG).batch(torch.arange(len(LOG)))
+    flat = torch.full((len(LOG), 2), 0.5).log()
+    own = agent.act(batch.obs, flat) == batch.action
+    assert 0 < int(own.sum()) < len(LOG)
+    errors = agent.td_errors(batch, flat)
+    agent.calibrate([batch])
+    torch.testing.assert_close(agent.scale, errors[own].square().mean(0).sqrt())
+    assert not torch.allclose(agent.scale, errors.square().mean(0).sqrt(), rtol=1e-4)
+
+
 @pytest.mark.parametrize("pool", [False, True])
 def test_pictures_are_enlarged_for_the_encoder(pool):
     agent = C51.for_data(LOG, C51Config(members=1, enlarged=96, pool=pool, **SMALL))

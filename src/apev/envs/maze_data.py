@@ -2,7 +2,7 @@
 
 Each cell is pictured once, and transitions are pairs of picture numbers: 1000 hard levels take 1.6 GB. The mouse looks left in
 a random half of the cells and right in the others, and a step shows the cell it leads to in that cell's own picture. So both
-gazes are seen in training, in every kind of place, without storing each cell twice; what a gaze changes is 3 to 6 pixels and
+gazes are seen in training, in every kind of place, without storing each cell twice; what a gaze changes is a few pixels and
 nothing about the way.
 
 Rewards are Procgen's: 10 for the step that reaches the cheese, which ends the episode, else 0. Every row is an episode
