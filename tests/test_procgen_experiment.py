@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +54,34 @@ def test_a_finished_seed_is_not_done_again(folder):
         procgen.run(folder, RECIPE, mode="easy", levels=5, console=QUIET)
     with pytest.raises(ValueError, match="another recipe"):
         procgen.run(folder, replace(RECIPE, batch=3), mode="easy", levels=5, resume=True, console=QUIET)
+
+
+def test_an_interrupted_walk_goes_on_where_it_was(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(procgen, "CHUNK", 1)
+    out, walk, walked = tmp_path / "easy-5", procgen.walk, []
+
+    def until_the_third(agents, env, *rest, **more):
+        if len(walked) == 2:
+            raise KeyboardInterrupt
+        walked.append(env)
+        return walk(agents, env, *rest, **more)
+
+    shutil.copytree(folder / "agents", out / "agents")
+    again = {"mode": "easy", "levels": 5, "resume": True, "console": QUIET}
+    monkeypatch.setattr(procgen, "walk", until_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        procgen.run(out, RECIPE, **again)
+    monkeypatch.setattr(procgen, "walk", lambda *given, **more: [walked.append(0), *walk(*given, **more)][1:])
+    procgen.run(out, RECIPE, **again)
+    assert len(walked) == 3  # two test levels and one of training, each once
+    assert [path.name for path in (out / "seeds").iterdir()] == ["0.json"]
+    whole = tmp_path / "whole"
+    shutil.copytree(folder / "agents", whole / "agents")
+    procgen.run(whole, RECIPE, **again)
+    assert (
+        json.loads((out / "seeds/0.json").read_text())["episodes"]
+        == json.loads((whole / "seeds/0.json").read_text())["episodes"]
+    )
 
 
 def test_report_is_remade_and_fills_a_page(folder, tmp_path, capsys):

@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,14 +26,14 @@ from apev.agents import REGISTRY, Agent, APEVC51Config, C51Config, C51LCBConfig
 from apev.data import Dataset, Sampler
 from apev.data.prioritised import PrioritisedSampler
 from apev.data.returns import logged_returns
-from apev.envs.maze import HORIZON, Mode
+from apev.envs.maze import HORIZON, Maze, Mode
 from apev.envs.maze_data import TEST_LEVELS, log_mazes, make_mazes
 from apev.envs.maze_env import BatchedMaze
 from apev.envs.maze_pictures import Renderer, make_renderer
 from apev.evaluate import rollout
 from apev.experiments.maze_episodes import records, walk_untaught
 from apev.experiments.maze_replays import pick_replays
-from apev.experiments.seeds import gather, keep_seed, missing, open_folder
+from apev.experiments.seeds import gather, keep_seed, missing, open_folder, part_of_seed
 from apev.policy import Adapt, Policy
 from apev.report.mazes import print_mazes, summarise_mazes, write_mazes
 from apev.train import Evaluator, Schedule, progress_bar, train
@@ -263,10 +264,9 @@ def run_seed(
                 lines += walk_untaught(policy, part, seed, split, recipe.horizon)
             for at in range(0, len(part), CHUNK):
                 some = part[at : at + CHUNK]
-                env = BatchedMaze(some, recipe.renderer, horizon=recipe.horizon)
-                lines += walk(agents, env, split, seed, ablations=split == "test")
-                if split == "test" and at == 0 and seed == 0:
-                    replays = pick_replays(agents["best"], env)
+                found = part_of_seed(out, seed, f"{split}-{at}", partial(walk_part, agents, some, recipe, split, seed, at == 0))
+                lines += found["episodes"]
+                replays += found["replays"]
                 progress.advance(task, len(some))
     keep_seed(out, seed, began, {"episodes": lines, "curves": curves, "replays": replays})
 
@@ -275,6 +275,15 @@ def known_tests(mode: Mode, levels: int, tests: int) -> float:
     """The share of test levels whose walls and cheese are those of a training level: the smallest mazes are few."""
     seen = {(maze.grid.tobytes(), maze.goal) for maze in make_mazes(0, levels, mode)}
     return float(np.mean([(maze.grid.tobytes(), maze.goal) in seen for maze in make_mazes(TEST_LEVELS, tests, mode)]))
+
+
+def walk_part(
+    agents: dict[str, Agent], mazes: list[Maze], recipe: Recipe, split: str, seed: int, first: bool
+) -> dict[str, Any]:
+    """The episodes of every policy in these mazes; the first test levels of the first seed are shown in the report, too."""
+    env = BatchedMaze(mazes, recipe.renderer, horizon=recipe.horizon)
+    lines = list(walk(agents, env, split, seed, ablations=split == "test"))
+    return {"episodes": lines, "replays": pick_replays(agents["best"], env) if first and split == "test" and seed == 0 else []}
 
 
 def walk(agents: dict[str, Agent], env: BatchedMaze, split: str, seed: int, ablations: bool) -> Iterator[dict[str, Any]]:

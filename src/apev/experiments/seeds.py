@@ -2,6 +2,7 @@
 
 OUT/recipe.json          what was asked for; a folder holds one recipe
 OUT/seeds/K.json         all of seed K, written when all of it is there
+OUT/seeds/K/             parts of its evaluation, until then
 OUT/episodes.jsonl.gz    of every seed together
 OUT/curves.jsonl
 """
@@ -11,8 +12,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +43,24 @@ def missing(out: Path, seeds: Iterable[int]) -> list[int]:
 def keep_seed(out: Path, seed: int, began: float, result: dict[str, Any]) -> None:
     """Write a seed's episodes, curves and replays, and what they cost; began: time.monotonic() then."""
     cost = {"seconds": time.monotonic() - began, "peak_memory_gb": peak_memory_gb(), "threads": torch.get_num_threads()}
-    path = out / "seeds" / f"{seed}.json"
+    _write(out / "seeds" / f"{seed}.json", result | cost)
+    shutil.rmtree(out / "seeds" / str(seed), ignore_errors=True)
+
+
+def part_of_seed(out: Path, seed: int, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `make` gives, or gave before the process was interrupted."""
+    path = out / "seeds" / str(seed) / f"{name}.json"
+    if not path.exists():
+        _write(path, make())
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """All of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(result | cost))
+    temporary.write_text(json.dumps(content))
     os.replace(temporary, path)
 
 
