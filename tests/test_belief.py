@@ -16,7 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 from apev import belief as beliefs
-from apev.belief import BeliefFilter
+from apev.belief import TAIL, BeliefFilter
 
 FAST = settings(max_examples=40, deadline=None)
 
@@ -39,7 +39,7 @@ def rows(draw: Any, values: st.SearchStrategy[float], count: int = 1, batch: int
 def filters(draw: Any, members: int) -> BeliefFilter:
     scale = draw(st.none() | hnp.arrays(np.float32, members, elements=floats(1e-6, 1e6)))
     return BeliefFilter(
-        draw(st.sampled_from(["paper", "calibrated", "gaussian"])),
+        draw(st.sampled_from(["paper", "calibrated", "gaussian", "student"])),
         temperature=draw(floats(1e-3, 1e3)),
         forgetting=draw(floats(0, 1)),
         floor=draw(st.sampled_from([0.0, 0.01, 0.9 / members])),
@@ -106,8 +106,8 @@ def test_update_is_permutation_equivariant(data: st.DataObject) -> None:
 
 @FAST
 @given(st.data())
-def test_posterior_of_gaussian_members_is_exact(data: st.DataObject) -> None:
-    """A member that predicts N(mu_k, sigma_k) errs by x - mu_k: the filter must be Bayes' rule."""
+def test_posterior_of_members_that_predict_a_distribution_is_exact(data: st.DataObject) -> None:
+    """A member that predicts mu_k, give or take sigma_k, errs by x - mu_k: the filter must be Bayes' rule."""
     K = data.draw(st.integers(2, 6))
     equal = data.draw(st.booleans())
     sigma = np.full(K, data.draw(floats(0.25, 4))) if equal else data.draw(hnp.arrays(np.float64, K, elements=floats(0.25, 4)))
@@ -115,13 +115,13 @@ def test_posterior_of_gaussian_members_is_exact(data: st.DataObject) -> None:
     prior = data.draw(hnp.arrays(np.float64, K, elements=floats(0.01, 1)))
     seen = data.draw(hnp.arrays(np.float64, 4, elements=floats(-3, 3)))
     log_belief = beliefs.normalise(torch.tensor(prior).log()).float()
-    # With equal scales the normaliser cancels, so both forms are exact.
-    filter = BeliefFilter(
-        "gaussian" if not equal or data.draw(st.booleans()) else "calibrated", scale=torch.tensor(sigma).float()
-    )
+    # With equal scales the normaliser cancels, so that the calibrated form is exact, too.
+    likelihood = data.draw(st.sampled_from(["gaussian", "student"] + ["calibrated"] * equal))
+    filter = BeliefFilter(likelihood, scale=torch.tensor(sigma).float())
     for x in seen:
         log_belief = filter.update(log_belief, torch.tensor(x - mu).float())
-    posterior = prior * stats.norm.pdf(seen[:, None], mu, sigma).prod(0)
+    density = stats.t(TAIL, mu, sigma) if likelihood == "student" else stats.norm(mu, sigma)
+    posterior = prior * density.pdf(seen[:, None]).prod(0)
     np.testing.assert_allclose(log_belief.exp(), posterior / posterior.sum(), atol=1e-4)
 
 
@@ -148,7 +148,7 @@ def test_equal_errors_leave_the_belief_unchanged(data: st.DataObject) -> None:
     scale = data.draw(st.none() | floats(1e-3, 1e3))
     K = log_belief.shape[1]
     filter = BeliefFilter(
-        data.draw(st.sampled_from(["paper", "calibrated", "gaussian"])),
+        data.draw(st.sampled_from(["paper", "calibrated", "gaussian", "student"])),
         scale=None if scale is None else torch.full((K,), scale),
     )
     torch.testing.assert_close(filter.update(log_belief, torch.full_like(log_belief, error)), log_belief, atol=1e-5, rtol=1e-5)
@@ -319,6 +319,21 @@ def test_calibrate_measures_the_root_mean_square_of_each_member() -> None:
     filter = BeliefFilter("paper", temperature=2.0, forgetting=0.1, floor=0.05).calibrate(errors)
     torch.testing.assert_close(filter.scale, torch.tensor([math.sqrt(12.5), 1.0]))
     assert (filter.likelihood, filter.temperature, filter.forgetting, filter.floor) == ("calibrated", 2.0, 0.1, 0.05)
+
+
+def test_calibrate_finds_the_likeliest_scale_of_heavy_tails_and_one_outlier_hardly_moves_it() -> None:
+    errors = torch.from_numpy(stats.t(TAIL, scale=[0.5, 4.0]).rvs((4000, 2), random_state=0)).float()
+    errors[7, 0] = math.nan
+    found = BeliefFilter("student", floor=0.05).calibrate(errors)
+    assert (found.likelihood, found.floor) == ("student", 0.05)
+    known = [column[~column.isnan()].numpy() for column in errors.T]
+    likeliest = [stats.t.fit(column, fdf=TAIL, floc=0)[2] for column in known]
+    np.testing.assert_allclose(found.scale, likeliest, rtol=1e-3)
+    np.testing.assert_allclose(torch.nanmean(found.squares(errors), 0).sqrt(), found.scale, rtol=1e-5)
+    shocked = found.calibrate(torch.cat([errors, torch.full((1, 2), 1e6)])).scale
+    assert shocked is not None
+    np.testing.assert_allclose(shocked, found.scale, rtol=2e-3)
+    assert bool(found.squares(torch.tensor([[0.0, 1e30]])).isfinite().all())
 
 
 def test_calibrate_ignores_nan_and_gives_an_unmeasured_member_the_mean_square_of_the_others() -> None:

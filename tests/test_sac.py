@@ -294,11 +294,29 @@ def test_asking_all_actors_gives_what_asking_one_gives(monkeypatch: pytest.Monke
 def test_members_trained_as_if_certain_see_corners_that_do_not_move() -> None:
     agent = APEVSAC(PLAIN, APEVSACConfig(critics=4, hidden=(8,), eval_only=True, floor=0.001))
     drawn = agent.draw_belief(300)
-    torch.testing.assert_close(drawn.exp().amax(-1), torch.full((300,), 0.998))
+    torch.testing.assert_close(drawn.exp().amax(-1), torch.ones(300))
     assert set(drawn.argmax(-1).tolist()) == {0, 1, 2}
     before = drawn[:1]
     q = agent.values(agent.critics, torch.ones(1, 1), torch.full((1, 1), 0.5), before.exp())
     torch.testing.assert_close(agent.new_belief(step(0.5, 0.0), q, before), before.exp())
+    agent.critic_loss(step(0.5, 0.0), torch.eye(3)[1:2].log())[0].backward()
+    heads = linear(agent.critics.layers[-1]).bias.grad
+    assert heads is not None
+    assert (heads[:, 0] != 0).tolist() == [[False, True, False]] * 3 + [[False] * 3]  # the member of three critics, alone
+
+
+def test_beliefs_of_training_stay_in_their_corner_whatever_one_step_shows() -> None:
+    agent = APEVSAC(PLAIN, APEVSACConfig(critics=4, hidden=(8,)), seed=1)
+    agent.scale.fill_(1.0)
+    drawn = agent.draw_belief(3000)
+    q = torch.zeros(3, 4, 3000)
+    q[0] = 30.0  # the boldest member is thirty scales off, the others are right
+    agent.soft_value = lambda *_: torch.zeros(3, 3000)  # type: ignore[method-assign]
+    moved = agent.new_belief(step(0.0, 1.0, rows=3000), q, drawn)
+    assert moved is not None
+    assert (moved.argmax(-1) != drawn.argmax(-1)).float().mean() < 0.1
+    assert agent.scale[0] < 2
+    torch.testing.assert_close(moved.sum(-1), torch.ones(3000))
 
 
 def test_of_members_believed_in_alike_the_most_careful_acts() -> None:

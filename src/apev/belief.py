@@ -7,6 +7,8 @@ Bayes' rule with those errors as surprise (the paper's surrogate likelihood):
 
     likelihood="paper"       log p_k = -delta_k^2                              as printed: no unit, the reward scale decides
     likelihood="calibrated"  log p_k = -delta_k^2 / (2 sigma_k^2)              sigma_k measured on held-out transitions
+    likelihood="gaussian"    log p_k = -delta_k^2 / (2 sigma_k^2) - log sigma_k
+    likelihood="student"     log p_k = -2 log(1 + delta_k^2 / (3 sigma_k^2)) - log sigma_k
 
 Everything stays in log space: Dirichlet(0.01) has entries far below float32's smallest number, and a member whose weight
 becomes exactly zero could never return. Nothing here knows about networks, environments or data sets.
@@ -21,9 +23,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-Likelihood = Literal["paper", "calibrated", "gaussian"]
+Likelihood = Literal["paper", "calibrated", "gaussian", "student"]
+
+TAIL = 3.0  # degrees of freedom of Student's t: one error of ten scales is evidence, and not the end of a member
 
 _TINY = 1e-6  # a member that never errs still gets a finite scale
+_ROUNDS = 40  # of the search for the scale of Student's t, each of which halves its distance or so
 _WORST = 1e12  # squared surprise beyond this is as impossible as it gets, and stays finite
 
 
@@ -78,7 +83,7 @@ class BeliefFilter:
     temperature: float = 1.0  # divides the log-likelihood: above 1 the agent makes up its mind more slowly
     forgetting: float = 0.0  # share of the log-belief lost at each step, so that old evidence fades
     floor: float = 0.0  # no member's weight falls below this: a refuted member can come back
-    scale: Tensor | None = None  # [K] sigma_k of the calibrated and Gaussian likelihoods; None counts as 1 for every member
+    scale: Tensor | None = None  # [K] sigma_k of all likelihoods but the printed one; None counts as 1 for every member
 
     def __post_init__(self) -> None:
         if self.likelihood not in get_args(Likelihood):
@@ -97,12 +102,11 @@ class BeliefFilter:
         """How little each member is surprised: `[..., K]` from TD errors `[..., K]`."""
         if self.likelihood == "paper":
             surprise = td_errors.square()
-        elif self.scale is None:
-            surprise = td_errors.square() / 2
         else:
-            surprise = (td_errors / self.scale).square() / 2
-            if self.likelihood == "gaussian":  # members that are usually less wrong predicted more sharply
-                surprise = surprise + self.scale.log()
+            scaled = (td_errors if self.scale is None else td_errors / self.scale).square()
+            surprise = (TAIL + 1) / 2 * torch.log1p(scaled / TAIL) if self.likelihood == "student" else scaled / 2
+            if self.likelihood != "calibrated" and self.scale is not None:
+                surprise = surprise + self.scale.log()  # members that are usually less wrong predicted more sharply
         return -(surprise / self.temperature).clamp(max=_WORST)
 
     @torch.no_grad()
@@ -123,15 +127,33 @@ class BeliefFilter:
             raise ValueError(f"floor {self.floor} leaves nothing to share among {members} members. Fix: floor < 1/{members}.")
         return torch.log(self.floor + (1 - members * self.floor) * log_belief.exp())
 
+    def squares(self, td_errors: Tensor) -> Tensor:
+        """Squared TD errors as the scale counts them: sigma_k^2 is their mean. Student's t counts those in its tails less."""
+        squared = td_errors.square()
+        if self.likelihood != "student":
+            return squared
+        return (TAIL + 1) / (TAIL / squared + (1 if self.scale is None else 1 / self.scale.square()))
+
     def calibrate(self, td_errors: Tensor) -> BeliefFilter:
-        """The same filter with sigma_k = root mean square of held-out TD errors `[n, K]` (NaN = not held out)."""
+        """The same filter with the likeliest sigma_k for held-out TD errors `[n, K]` (NaN = not held out).
+
+        That is their root mean square, and for Student's t the fixed point of `squares`. A filter that has no scale, the
+        printed one, becomes the calibrated one.
+        """
         if td_errors.ndim != 2 or not len(td_errors):
             raise ValueError(f"calibration needs TD errors [n, K] with n > 0, got shape {tuple(td_errors.shape)}.")
         mean = torch.nanmean(td_errors.double().square(), dim=0)
         mean = torch.where(mean.isnan(), mean.nanmean(), mean)
         if bool(mean.isnan().any()):
             raise ValueError("no held-out TD error is a number. Fix: hold out some transitions (bootstrap < 1).")
-        return replace(self, likelihood="calibrated", scale=mean.sqrt().clamp_min(_TINY).float())
+        likelihood: Likelihood = "calibrated" if self.likelihood == "paper" else self.likelihood
+        found = replace(self, likelihood=likelihood, scale=mean.sqrt().clamp_min(_TINY))
+        for _ in range(_ROUNDS if likelihood == "student" else 0):
+            mean = torch.nanmean(found.squares(td_errors.double()), dim=0)
+            mean = torch.where(mean.isnan(), mean.nanmean(), mean)
+            found = replace(found, scale=mean.sqrt().clamp_min(_TINY))
+        assert found.scale is not None
+        return replace(found, scale=found.scale.float())
 
 
 def entropy(log_belief: Tensor) -> Tensor:

@@ -23,7 +23,8 @@ class BeliefConfig:
 
     likelihood: Likelihood = "calibrated"
     """How TD errors become surprise: 'paper' is exp(-error^2) as printed, 'calibrated' divides by a measured scale, so that
-    only errors larger than a member's usual ones count against it, 'gaussian' counts how large its usual ones are too."""
+    only errors larger than a member's usual ones count against it, 'gaussian' counts how large its usual ones are too,
+    'student' does so with heavy tails, so that no single error decides."""
     temperature: float = 1.0
     """Above 1 the belief moves more slowly."""
     forgetting: float = 0.0

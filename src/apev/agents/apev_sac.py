@@ -6,7 +6,9 @@
 Beliefs of Dirichlet(.01) lie in corners: critics learn about policies that trust one member alone, and hardly ever see the
 undecided beliefs an episode begins with. `surprise="certain"` therefore measures member k, at deployment, where it was
 trained: at b = e_k, with its own actor, which is the TD error of the SAC-n_k agent that member k is. `surprise="paper"`
-measures all members at b. In training b' is the printed one either way; next to a corner they differ little.
+measures all members at b. In training b' is measured at b either way, with the filter of deployment but no floor under
+weights: a floor would lift beliefs out of their corners, and TD errors have tails heavy enough to carry one belief in a
+hundred into another corner at each step. Values would then be those of a policy that keeps changing its mind.
 
 Shared weights: N = max n_k networks with K heads each, member k is the minimum of head k over the first n_k. Separate
 weights: each member its own n_k networks (what the paper did for half-cheetah). All else is `sac.py`, of which SAC-N is the
@@ -15,16 +17,15 @@ case K = 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from apev.agents.agent import BeliefConfig
 from apev.agents.sac import SAC, SACConfig
-from apev.belief import Likelihood, sample_dirichlet
+from apev.belief import Likelihood, one_hot, sample_dirichlet
 from apev.data.batch import Batch, Layout
 
 
@@ -32,9 +33,10 @@ from apev.data.batch import Batch, Layout
 class APEVSACConfig(BeliefConfig, SACConfig):
     """APE-V: K actors and members of different pessimism, and a belief over them."""
 
-    likelihood: Likelihood = "gaussian"
-    """How TD errors become surprise. Here they are noise around members of different sharpness, which 'gaussian' weighs;
-    'calibrated' would trust a member for being wrong as much as usual. 'paper' is exp(-error^2) as printed."""
+    likelihood: Likelihood = "student"
+    """How TD errors become surprise. Here they are heavy-tailed noise around members of different sharpness, which 'student'
+    weighs; 'gaussian' lets the few largest decide, 'calibrated' would trust a member for being wrong as much as usual. 'paper'
+    is exp(-error^2) as printed."""
     critics: int = 10
     """N: the largest number of value functions a member takes its minimum over."""
     members: int = 0
@@ -46,7 +48,8 @@ class APEVSACConfig(BeliefConfig, SACConfig):
     surprise: Literal["certain", "paper"] = "certain"
     """Where TD errors are measured at deployment: 'certain' each member's where it is trusted alone, 'paper' at the belief."""
     eval_only: bool = False
-    """Train every member as if nobody doubted it: beliefs are corners and stay there, and adapting is left to evaluation."""
+    """Train every member as if nobody doubted it: beliefs are corners and stay there, a member learns in its own corner only,
+    and adapting is left to evaluation."""
 
 
 class APEVSAC(SAC):
@@ -80,9 +83,7 @@ class APEVSAC(SAC):
     def draw_belief(self, rows: int) -> Tensor:
         """p(b)."""
         drawn = sample_dirichlet(self.config.dirichlet, rows, self.members, self.generator, self.device)
-        if self.config.eval_only:
-            drawn = one_hot(drawn.argmax(-1), self.members).to(drawn).log()
-        return self.filter.apply_floor(drawn)
+        return one_hot(drawn.argmax(-1), self.members) if self.config.eval_only else drawn
 
     @torch.no_grad()
     def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
@@ -91,7 +92,7 @@ class APEVSAC(SAC):
             return super().td_errors(step, log_belief, features)
         K, B = self.members, len(step.action)
         member = torch.arange(K, device=self.device).repeat_interleave(B)  # the batch once for every member
-        corner = self.filter.apply_floor(one_hot(member, K).to(log_belief).log()).exp()
+        corner = one_hot(member, K).exp()
         obs, action = step.obs.vector.repeat(K, 1), self.to_unit(step.action).repeat(K, 1)
         after = step.next_obs.vector.repeat(K, 1)
         follow, log_prob, log_alpha = self.sample_of(after, member)
@@ -104,10 +105,21 @@ class APEVSAC(SAC):
         return (own(obs, action) - self.backup(step, own(after, follow) - bonus)).T
 
     def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor:
-        """Bayes' rule with TD errors at b on both sides, as printed; on the way, how large they are."""
+        """Bayes' rule with TD errors at b on both sides; on the way, how large they are."""
         assert log_belief is not None
         belief = log_belief.exp()
+        if self.config.eval_only:
+            return belief
         after = self.soft_value(self.target, batch.next_obs.vector, belief)
         errors = (self.smallest(q) - self.backup(batch, after)).T  # [B, K]
-        self.scale.copy_(self.scale.square().lerp(errors.square().mean(0), 0.01).sqrt().clamp_min(1e-6))
-        return belief if self.config.eval_only else self.filter.update(log_belief, errors).exp()
+        own = replace(self.filter, floor=0.0)
+        self.scale.copy_(self.scale.square().lerp(own.squares(errors).mean(0), 0.01).sqrt().clamp_min(1e-6))
+        return own.update(log_belief, errors).exp()
+
+    def learning(self, log_belief: Tensor | None) -> Tensor:
+        """[K, N, B]: every member at every belief; adapting at evaluation only, each where it is trusted."""
+        learning = super().learning(log_belief)
+        if not self.config.eval_only:
+            return learning
+        assert log_belief is not None
+        return learning * log_belief.exp().T[:, None]

@@ -206,8 +206,12 @@ class SAC(ContinuousAgent):
         actor_loss = (log_alpha.detach().exp() * log_prob - value).mean()
         alpha_loss = -(log_alpha * (log_prob.detach() - self.layout.action_dim)).mean()
         self.descend(critic_loss + actor_loss + alpha_loss)
-        alpha = log_alpha.detach().exp().mean()
-        return metrics | {"value": value.detach().mean(), "entropy": -log_prob.detach().mean(), "alpha": alpha}
+        alpha, value = log_alpha.detach().exp().mean(), value.detach()
+        metrics |= {"value": value.mean(), "entropy": -log_prob.detach().mean(), "alpha": alpha}
+        if belief is not None:  # a bold member whose values run away does not hide in the mean
+            by_member = (belief.T @ value) / belief.sum(0)
+            metrics |= {"value_boldest": by_member[0], "value_most_careful": by_member[-1]}
+        return metrics
 
     def critic_loss(self, batch: Batch, log_belief: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Squared TD errors, summed over members and their critics; and what is logged of it."""
@@ -218,7 +222,7 @@ class SAC(ContinuousAgent):
             belief = self.new_belief(batch, q, log_belief)
             y = self.backup(batch, self.soft_value(self.target, batch.next_obs.vector, belief))  # [K, B]
         squared = (q - y[:, None]).square()
-        loss = (squared if self.members == 1 else squared * self.counts[:, :, None]).sum((0, 1)).mean()
+        loss = (squared if self.members == 1 else squared * self.learning(log_belief)).sum((0, 1)).mean()
         return loss, {"critic_loss": loss.detach() / sum(self.n)}
 
     def soft_value(self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None) -> Tensor:
@@ -252,6 +256,10 @@ class SAC(ContinuousAgent):
     def draw_belief(self, rows: int) -> Tensor | None:
         """The log-beliefs [B, K] of a training step; None where there is one member."""
         return None
+
+    def learning(self, log_belief: Tensor | None) -> Tensor:
+        """Which errors count, [K, N, B] or [K, N, 1]: those of each member's own critics."""
+        return self.counts[:, :, None]
 
     def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor | None:
         """b' [B, K] after the step; q: [K, N, B] at b."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from apev.agents import APEVSAC, Agent
-from apev.belief import BeliefFilter
 from apev.data import Sampler
 from apev.evaluate import GymnasiumBatch, Rollout, rollout
 from apev.policy import Policy
@@ -22,33 +22,32 @@ def behaviours(agent: Agent, name: str, held_out: Sampler | None) -> dict[str, P
     """One agent's policies, by what their belief does. The belief kept uniform acts as its most careful member: e_K."""
     if not isinstance(agent, APEVSAC):
         return {name: Policy(agent)}
-    printed = APEVSAC(agent.layout, replace(agent.config, surprise="paper"))
-    printed.load_policy_state(agent.policy_state())
-    printed.to_device(agent.device)
-    if held_out is not None:
-        printed.calibrate(held_out.iterate(CALIBRATION_BATCH))
-    own, at_belief = agent.filter, printed.filter
+    other = partial(deployed, agent, held_out)
     found = {
         name: Policy(agent),
-        f"{name}, forgetting": filtered(agent, replace(own, forgetting=FORGETTING)),
-        f"{name}, calibrated likelihood": filtered(agent, replace(own, likelihood="calibrated")),
-        f"{name}, errors at the belief": Policy(printed),
-        f"{name}, errors and likelihood as printed": filtered(
-            printed, replace(at_belief, likelihood="paper", temperature=1.0, floor=0.0)
-        ),
-        f"{name}, random member": Policy(agent, "member"),
-        f"{name}, random member a step": Policy(agent, "member-step"),
+        f"{name}, forgetting": other(forgetting=FORGETTING),
+        f"{name}, Gaussian likelihood": other(likelihood="gaussian"),
+        f"{name}, calibrated likelihood": other(likelihood="calibrated"),
     }
+    if not agent.config.eval_only:  # else members know nothing of beliefs in others
+        printed = {"surprise": "paper", "likelihood": "paper", "temperature": 1.0, "floor": 0.0}
+        found[f"{name}, errors at the belief"] = other(surprise="paper")
+        found[f"{name}, errors and likelihood as printed"] = other(**printed)
+    found[f"{name}, random member"] = Policy(agent, "member")
+    found[f"{name}, random member a step"] = Policy(agent, "member-step")
     for k, n in enumerate(agent.n):
         found[f"{name}, e_{k} (n = {n})"] = Policy(agent, k)
     return found
 
 
-def filtered(agent: Agent, belief_filter: BeliefFilter) -> Policy:
-    """The adapting policy with another filter than the agent's own."""
-    policy = Policy(agent)
-    policy.filter = belief_filter
-    return policy
+def deployed(agent: APEVSAC, held_out: Sampler | None, **changes: Any) -> Policy:
+    """The adapting policy with another filter than the agent's own, its scales measured anew."""
+    other = APEVSAC(agent.layout, replace(agent.config, **changes))
+    other.load_policy_state(agent.policy_state())
+    other.to_device(agent.device)
+    if held_out is not None:
+        other.calibrate(held_out.iterate(CALIBRATION_BATCH))
+    return Policy(other)
 
 
 def final_evaluation(
