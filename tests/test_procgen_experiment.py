@@ -11,7 +11,7 @@ from apev.cli import main
 from apev.envs.maze_data import make_mazes
 from apev.experiments import procgen
 from apev.experiments.maze_episodes import ends_in_loop, is_confined, walk_untaught
-from apev.report.mazes import BLOCKS, NAMES, fill_mazes, summarise_mazes, table_rows
+from apev.report.mazes import BLOCKS, NAMES, fill_mazes, idea_rows, summarise_mazes, table_rows
 
 QUIET = Console(quiet=True)
 RECIPE = replace(procgen.RECIPES["smoke"], test_levels=2, seen_levels=1, horizon=8)
@@ -130,6 +130,22 @@ def test_depth_first_search_finds_and_never_sees_a_cell_more_than_it_must():
     assert all(line["distance"] <= line["length"] <= 2 * maze.count for line, maze in zip(found, mazes, strict=True))
     walked = list(walk_untaught("random-walk", mazes, 0, "test"))
     assert 0.3 < np.mean([line["success"] for line in walked]) < 0.8
+
+
+def test_ideas_are_compared_in_the_same_levels_and_seeds():
+    def line(policy: str, seed: int, level: int, success: bool, length: int, split: str = "test") -> dict[str, object]:
+        return {"policy": policy, "seed": seed, "level": level, "success": success, "length": length, "split": split}
+
+    lines = [line("average", s, n, n < 6, 100) for s in (0, 1) for n in range(10)]
+    lines += [line("eight views, frozen", s, n, n < 8, 90) for s in (0, 1) for n in range(10)]
+    lines += [line("eight views, frozen", 0, 99, False, 500)]  # walked by one of them only
+    lines += [line("eight views, frozen", 0, 1, False, 500, split="train")]
+    heading, row = idea_rows(lines)
+    assert len(heading) == len(row)
+    assert row[:2] == ["eight views", "+0.200"]
+    assert row[3:] == ["-10", "-10 to -10"]
+    low, high = (float(x) for x in row[2].split(" to "))
+    assert 0 <= low < 0.2 < high <= 0.6
 
 
 def test_failures_in_a_loop_are_counted_among_failures():

@@ -31,8 +31,8 @@ def test_the_twenty_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 def test_tables_are_those_of_the_stored_results(page: str) -> None:
     text = (ROOT / page).read_text()
     for block, folder, table in re.findall(rf"<!-- ({'|'.join(BLOCKS)}): (\S+) -->\n(.*?)<!-- /\1 -->", text, re.DOTALL):
-        summary = read_folder(ROOT / folder).summary
-        stored = maze_markdown(BLOCKS[block](summary)) if holds_mazes(ROOT / folder) else markdown_table(summary)
+        results = read_folder(ROOT / folder)
+        stored = maze_markdown(BLOCKS[block](results)) if holds_mazes(ROOT / folder) else markdown_table(results.summary)
         assert table == stored, f"run: apev report {folder} --page {page}"
     for folder, table in re.findall(r"<!-- scores: (\S+) -->\n(.*?)<!-- /scores -->", text, re.DOTALL):
         summary = json.loads((ROOT / folder / "summary.json").read_text())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from apev.report.page import _asset, _embed, made_section
-from apev.report.statistics import success_interval
-from apev.report.tables import Record, read_folder
+from apev.report.statistics import paired_difference, success_interval
+from apev.report.tables import Record, Results, read_folder
 
 NAMES = {
     "ape-v-best": "APE-V, our recipe",
@@ -33,6 +33,21 @@ PAPER = {
     1000: {"single": (0.93, 0.75), "conservative": (0.93, 0.75), "ape-v": (0.92, 0.79)},
 }
 """The paper's Table 2, (train, test); its mode is not given, its number of transitions fits hard."""
+
+IDEAS = (
+    ("pooling, ranking, symmetries", "average", "published network and loss, average"),
+    ("the printed filter over APE-V's two members", "ape-v", "ape-v, frozen"),
+    ("a calibrated belief over the average's two members", "average, adapting", "average"),
+    ("eight views", "eight views, frozen", "average"),
+    ("a belief over eight views", "eight views, adapting", "eight views, frozen"),
+    ("a random member a step instead of that belief", "eight views, random member a step", "eight views, adapting"),
+    ("drawn actions instead of that belief", "eight views, frozen, drawn", "eight views, adapting"),
+    ("that belief, where actions are drawn", "eight views, adapting, drawn", "eight views, frozen, drawn"),
+    ("memory", "memory, eight views, frozen", "eight views, frozen"),
+    ("a belief, where there is memory", "ape-v-best", "memory, eight views, frozen"),
+    ("training, where there is memory", "memory, eight views, frozen", "memory, untrained networks"),
+)
+"""What each idea brings: its name, a policy that has it, and the same one without."""
 
 DISTANCES = ((1, 10), (11, 20), (21, 40), (41, 10_000))
 SIZES = ((3, 7), (9, 13), (15, 19), (21, 25))
@@ -137,9 +152,28 @@ def kind_rows(summary: Mapping[str, Any], kind: str) -> list[list[str]]:
     return rows
 
 
+def idea_rows(episodes: Iterable[Record]) -> list[list[str]]:
+    """What each idea changes in the same test levels and seeds, with its interval: success, and steps."""
+    success: dict[str, dict[tuple[int, int], float]] = {}
+    steps: dict[str, dict[tuple[int, int], float]] = {}
+    for row in episodes:
+        if row["split"] == "test":
+            key = int(row["seed"]), int(row["level"])
+            success.setdefault(row["policy"], {})[key] = float(row["success"])
+            steps.setdefault(row["policy"], {})[key] = float(row["length"])
+    rows = [["idea", "success", "95% interval", "steps", "95% interval of steps"]]
+    for idea, having, lacking in IDEAS:
+        if having in success and lacking in success:
+            a, b = (paired_difference(found[having], found[lacking]) for found in (success, steps))
+            rows.append(
+                [idea, f"{a.mean:+.3f}", f"{a.low:+.3f} to {a.high:+.3f}", f"{b.mean:+.0f}", f"{b.low:+.0f} to {b.high:+.0f}"]
+            )
+    return rows
+
+
 def print_mazes(summary: Mapping[str, Any], console: Console | None = None) -> None:
     """Print both tables to the terminal, without the column "confined": eighty characters are few."""
-    for ablation, title in ((False, str(summary.get("title", ""))), (True, "what each idea brings, on test levels")):
+    for ablation, title in ((False, str(summary.get("title", ""))), (True, "more policies, on test levels")):
         heading, *rows = table_rows(summary, ablation)
         shown = [i for i, name in enumerate(heading) if name != "confined"]
         if rows:
@@ -160,22 +194,23 @@ def markdown(rows: list[list[str]]) -> str:
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in body]) + "\n"
 
 
-BLOCKS = {
-    "table": lambda summary: table_rows(summary),
-    "ablation": lambda summary: table_rows(summary, ablation=True),
-    "size": lambda summary: kind_rows(summary, "by_size"),
-    "distance": lambda summary: kind_rows(summary, "by_distance"),
+BLOCKS: dict[str, Callable[[Results], list[list[str]]]] = {
+    "table": lambda results: table_rows(results.summary),
+    "ideas": lambda results: idea_rows(results.episodes),
+    "ablation": lambda results: table_rows(results.summary, ablation=True),
+    "size": lambda results: kind_rows(results.summary, "by_size"),
+    "distance": lambda results: kind_rows(results.summary, "by_distance"),
 }
 
 
 def fill_mazes(page: str | Path, folder: str | Path) -> None:
-    """Refresh the blocks `<!-- table: FOLDER -->` (or ablation, size, distance) to `<!-- /table -->` of a Markdown page."""
+    """Refresh the blocks `<!-- table: FOLDER -->` (or ideas, ablation, size, distance) of a Markdown page."""
     page, name = Path(page), Path(folder).as_posix()
-    summary, text = read_folder(folder).summary, page.read_text(encoding="utf-8")
+    results, text = read_folder(folder), page.read_text(encoding="utf-8")
     pattern = re.compile(rf"(<!-- ({'|'.join(BLOCKS)}): {re.escape(name)} -->\n).*?(<!-- /\2 -->)", re.DOTALL)
     if not pattern.search(text):
         raise ValueError(f"{page} has no block of {name}. Fix: put the lines <!-- table: {name} --> and <!-- /table --> there.")
-    page.write_text(pattern.sub(lambda m: m[1] + markdown(BLOCKS[m[2]](summary)) + m[3], text), encoding="utf-8")
+    page.write_text(pattern.sub(lambda m: m[1] + markdown(BLOCKS[m[2]](results)) + m[3], text), encoding="utf-8")
 
 
 # ---------------------------------------------------------------------- the page
@@ -197,7 +232,9 @@ def write_mazes(folder: str | Path) -> Path:
         f'<section id="table"><h2>Success</h2><p class="note">Within 500 steps; a failure counts 500. '
         f"Loop: the last 100 steps repeat themselves. "
         f"Confined: they stay within 8 cells.{shared}</p>{_html(table_rows(summary))}</section>",
-        f'<section id="ablation"><h2>What each idea brings</h2><p class="note">On test levels. Rows that do not name other '
+        f'<section id="ideas"><h2>What each idea brings</h2><p class="note">A policy that has it less the same one without, '
+        f"in the same test levels.</p>{_html(idea_rows(results.episodes))}</section>",
+        f'<section id="ablation"><h2>More policies</h2><p class="note">On test levels. Rows that do not name other '
         f"networks ask those of the average ensemble.</p>{_html(table_rows(summary, ablation=True))}</section>",
         f'<section id="distance"><h2>By distance to the cheese</h2>{_html(kind_rows(summary, "by_distance"))}</section>',
         f'<section id="size"><h2>By size of the maze</h2>{_html(kind_rows(summary, "by_size"))}</section>',
