@@ -48,7 +48,7 @@ from apev.envs import Room, collect, load_images
 from apev.experiments.locked_doors import Recipe, build_agent
 from apev.experiments.provenance import keep_answer
 from apev.machine import keep_memory
-from apev.train import progress_bar
+from apev.progress import progress_bar
 
 MATMUL = 2048  # side of the square matrices whose product is the machine's peak
 SLOWER = 8  # one encoding a transition takes about this much longer, so that many fewer updates are timed

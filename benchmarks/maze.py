@@ -39,7 +39,7 @@ from apev.data.prioritised import PrioritisedSampler
 from apev.envs.maze_data import log_mazes, make_mazes
 from apev.envs.maze_pictures import make_renderer
 from apev.experiments.provenance import keep_answer
-from apev.train import progress_bar
+from apev.progress import progress_bar
 
 MATMUL = 2048  # side of the square matrices whose product is the machine's peak
 

@@ -27,8 +27,6 @@ from typing import Any, Protocol
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -36,6 +34,7 @@ from torch import Tensor
 from apev.agents import Agent
 from apev.data.sampler import Sampler
 from apev.policy import Policy
+from apev.progress import progress_bar
 
 CALIBRATION_BATCH = 1024  # transitions; each may bring two pictures to encode
 
@@ -260,24 +259,3 @@ def stop_on_interrupt() -> Iterator[list[int]]:
         yield received
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-class RateColumn(ProgressColumn):
-    """Updates a second."""
-
-    def render(self, task: Task) -> Text:
-        """For rich."""
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.1f}/s", style="progress.data.speed")
-
-
-def progress_bar(console: Console | None = None) -> Progress:
-    """The bar everything over five seconds shows: what, how far, how fast, how long still."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        RateColumn(),
-        TimeRemainingColumn(),
-        console=console or Console(stderr=True),
-    )

@@ -30,13 +30,13 @@ from apev.data.batch import Layout
 from apev.envs.make import make
 from apev.evaluate import GymnasiumBatch, rollout
 from apev.policy import Policy
+from apev.progress import progress_bar
 from apev.train import (
     Interrupted,
     append_line,
     check_settings,
     keep_lines_until,
     load_checkpoint,
-    progress_bar,
     save_checkpoint,
     stop_on_interrupt,
 )

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from apev.envs.make import make
 from apev.policy import Policy
-from apev.train import progress_bar
+from apev.progress import progress_bar
 
 SIDE_BY_SIDE = 20  # environments that share a pass through the networks
 

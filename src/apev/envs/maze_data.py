@@ -78,7 +78,7 @@ class CollectMaze:
 
     def run(self) -> None:
         """Run it."""
-        from apev.train import progress_bar
+        from apev.progress import progress_bar
 
         if self.levels < 1:
             raise ValueError(f"--levels {self.levels}. Fix: at least 1.")

@@ -35,8 +35,9 @@ from apev.experiments.maze_episodes import records, walk_untaught
 from apev.experiments.maze_replays import pick_replays
 from apev.experiments.seeds import gather, keep_seed, missing, open_folder, part_of_seed
 from apev.policy import Adapt, Policy
+from apev.progress import progress_bar
 from apev.report.mazes import print_mazes, summarise_mazes, write_mazes
-from apev.train import Evaluator, Schedule, progress_bar, train
+from apev.train import Evaluator, Schedule, train
 
 Scale = Literal["smoke", "cpu", "paper"]
 

@@ -26,9 +26,9 @@ from apev.experiments.theory_claims import make_claims
 from apev.experiments.theory_exact import chain_rows, city_exact, frontier, propositions, surrogate
 from apev.experiments.theory_learned import BATCH_GROUPS, HELD_OUT, PER_GROUP, Task, learn, one_thread
 from apev.experiments.theory_worlds import WORLDS
+from apev.progress import progress_bar
 from apev.report.statistics import bootstrap_ci
 from apev.report.theory import print_claims, write_theory
-from apev.train import progress_bar
 
 
 @dataclass(frozen=True)
