@@ -12,11 +12,12 @@ from agent_contract import build, puzzle
 from torch import nn
 
 from apev import belief as beliefs
+from apev import ensemble
 from apev.agents import APEV
 from apev.agents.wildcards import UNKNOWN, kinds_of_contexts
 from apev.data import Dataset, Observations, Sampler
 from apev.ensemble import EncoderEnsemble, EnsembleLinear, EnsembleMLP, scale_pixels
-from apev.networks import QEnsemble, door_encoder
+from apev.networks import QEnsemble, door_encoder, impala_encoder
 
 K, B, A = 3, 7, 4
 SEES_PICTURES = ("ape-v", "dqn", "lcb")
@@ -72,10 +73,26 @@ def test_pixels_are_scaled_to_minus_one_to_one_without_touching_the_original() -
 
 
 def test_encoder_ensemble_runs_every_encoder_on_every_picture() -> None:
-    ensemble = EncoderEnsemble(2, lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 5)))
-    features = ensemble(pictures())
+    both = EncoderEnsemble(2, lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 5)))
+    features = both(pictures())
     assert features.shape == (2, B, 5)
-    torch.testing.assert_close(features[1], ensemble.encoders[1](pictures().float() * 2 / 255 - 1))
+    torch.testing.assert_close(features[1], both.encoders[1](pictures().float() * 2 / 255 - 1))
+
+
+def test_a_few_pictures_at_a_time_are_encoded_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = EncoderEnsemble(2, lambda: impala_encoder(3, 16, 16, features=5))
+    shown = pictures(size=16)
+    found = {}
+    for pixels in (2**17, 3 * 16 * 16, 1):
+        monkeypatch.setattr(ensemble, "PIXELS", pixels)
+        net.zero_grad()
+        features = net(shown)
+        features.square().sum().backward()
+        found[pixels] = [features.detach(), *(p.grad.clone() for p in net.parameters() if p.grad is not None)]
+        assert len(found[pixels]) == 1 + len(list(net.parameters()))
+    for part in (3 * 16 * 16, 1):
+        for one, whole in zip(found[part], found[2**17], strict=True):
+            torch.testing.assert_close(one, whole, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (8, 8), (5, 7), (2, 2), (1, 1), (1, 40)])

@@ -3,7 +3,7 @@
 MLPs of K members are batched matrix products. On a CPU a few members at a time go through all layers, so that what one layer
 gives is still in the core's cache when the next one reads it; forward and backward are written out for that
 (`_Chunked`). On a GPU all members go at once. Convolutional encoders are K separate channels-last networks: a grouped
-convolution of the same size runs at half their speed.
+convolution of the same size runs at half their speed. They, too, take a few pictures at a time on a CPU.
 """
 
 from __future__ import annotations
@@ -231,8 +231,11 @@ class Groups:
         return groups.flatten(0, 1)[self.place]
 
 
+PIXELS = 2**17  # of the pictures that go through a convolutional encoder together on a CPU: 32 of 64 x 64
+
+
 class EncoderEnsemble(nn.Module):
-    """K picture encoders of their own weights, each seeing every picture once."""
+    """K picture encoders of their own weights, each seeing every picture once; on a CPU a few pictures at a time."""
 
     def __init__(self, members: int, make: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -243,8 +246,9 @@ class EncoderEnsemble(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:
         """pictures: [P, C, H, W] uint8 -> features [K, P, F]."""
-        x = scale_pixels(pictures)
-        return torch.stack([encoder(x) for encoder in self.encoders])
+        size = len(pictures) if pictures.device.type != "cpu" else max(1, PIXELS // math.prod(pictures.shape[-2:]))
+        parts = [scale_pixels(part) for part in pictures.split(max(1, size))]
+        return torch.stack([torch.cat([encoder(part) for part in parts]) for encoder in self.encoders])
 
 
 def scale_pixels(pictures: Tensor) -> Tensor:
