@@ -93,8 +93,8 @@ class EnsembleMLP(nn.Module):
     def slope(self, activations: list[Tensor], member: Tensor, output: Tensor) -> Tensor:
         """[B, in]: the gradient by its input of the one output that each row asks of one member: member, output [B].
 
-        Worked out from the activations that are there already. On a CPU the rows are sorted by member and each member
-        multiplies its own; a GPU multiplies all rows by all members.
+        Worked out from the activations that are there already. On a CPU each member multiplies the rows that ask it; a GPU
+        multiplies all rows by all members.
         """
         weights = [layer.get_parameter("weight") for layer in self.layers]
         if asks_all(member.device):
@@ -103,13 +103,12 @@ class EnsembleMLP(nn.Module):
             for weight, h in zip(reversed(weights[:-1]), reversed(activations[:-1]), strict=True):
                 g = (g * (h > 0)) @ weight.mT
             return g.sum(0)
-        order = member.argsort()
-        member, counts = member[order], torch.bincount(member, minlength=self.members).tolist()
-        g = weights[-1][member, :, output[order]]  # [B, width]
+        groups, network = Groups.of(member, self.members), torch.arange(self.members)[:, None]
+        g = weights[-1][network, :, output[groups.slots]]  # [K, P, width]
         for weight, h in zip(reversed(weights[:-1]), reversed(activations[:-1]), strict=True):
-            own = (g * (h[member, order] > 0)).split(counts)
-            g = torch.cat([rows @ w.T for rows, w in zip(own, weight, strict=True)])
-        return torch.empty_like(g).index_copy_(0, order, g)
+            torch.ops.aten.threshold_backward.grad_input(g, h[network, groups.slots], 0, grad_input=g)  # ReLU's
+            g = torch.bmm(g, weight.mT)
+        return groups.join(g)
 
 
 def _chunk(x: Tensor, parameters: Sequence[Tensor]) -> int:
