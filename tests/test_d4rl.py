@@ -75,13 +75,7 @@ def test_the_summary_holds_last_and_best_scores_of_raw_episodes(out: Path) -> No
     behaviours = list(summary["policies"])
     assert behaviours[0] == "ape-v"
     assert [name for name in behaviours if "e_" in name] == [f"ape-v, e_{k} (n = {k + 2})" for k in range(3)]
-    ways = (
-        "forgetting",
-        "Gaussian likelihood",
-        "calibrated likelihood",
-        "errors at the belief",
-        "errors and likelihood as printed",
-    )
+    ways = ("forgetting", "Gaussian likelihood", "calibrated likelihood")
     assert {"ape-v", *(f"ape-v, {way}" for way in ways)} == set(summary["beliefs"])
     assert summary["meta"]["runs"]["ape-v-s1"]["command"].startswith("apev")
 

@@ -10,6 +10,11 @@ measures all members at b. In training b' is measured at b either way, with the 
 weights: a floor would lift beliefs out of their corners, and TD errors have tails heavy enough to carry one belief in a
 hundred into another corner at each step. Values would then be those of a policy that keeps changing its mind.
 
+The policy at b maximises sum_k b_k Q_k(s, b, a). `weighted` lets members learn that much: the loss of member k at b counts
+b_k. As printed every member learns at every belief, most of it about policies that nobody follows who trusts that member, and
+where members share networks those errors are the larger ones: the careful members then disagree about everything, and their
+minimum falls far below that of the SAC-n agents they stand for.
+
 Shared weights: N = max n_k networks with K heads each, member k is the minimum of head k over the first n_k. Separate
 weights: each member its own n_k networks (what the paper did for half-cheetah). All else is `sac.py`, of which SAC-N is the
 case K = 1.
@@ -47,9 +52,10 @@ class APEVSACConfig(BeliefConfig, SACConfig):
     """Concentration of the Dirichlet that beliefs are drawn from in training."""
     surprise: Literal["certain", "paper"] = "certain"
     """Where TD errors are measured at deployment: 'certain' each member's where it is trusted alone, 'paper' at the belief."""
+    weighted: bool = True
+    """Whether a member learns at a belief as much as it is trusted there; else every member at every belief, as printed."""
     eval_only: bool = False
-    """Train every member as if nobody doubted it: beliefs are corners and stay there, a member learns in its own corner only,
-    and adapting is left to evaluation."""
+    """Train every member as if nobody doubted it: beliefs are corners and stay there, and adapting is left to evaluation."""
 
 
 class APEVSAC(SAC):
@@ -113,13 +119,12 @@ class APEVSAC(SAC):
         after = self.soft_value(self.target, batch.next_obs.vector, belief)
         errors = (self.smallest(q) - self.backup(batch, after)).T  # [B, K]
         own = replace(self.filter, floor=0.0)
-        self.scale.copy_(self.scale.square().lerp(own.squares(errors).mean(0), 0.01).sqrt().clamp_min(1e-6))
+        counts = belief.clamp_min(1e-3) if self.config.weighted else torch.ones_like(belief)  # errors where members learn
+        usual = (own.squares(errors) * counts).sum(0) / counts.sum(0)
+        self.scale.copy_(self.scale.square().lerp(usual, 0.01).sqrt().clamp_min(1e-6))
         return own.update(log_belief, errors).exp()
 
     def learning(self, log_belief: Tensor | None) -> Tensor:
-        """[K, N, B]: every member at every belief; adapting at evaluation only, each where it is trusted."""
+        """[K, N, B]: each member as much as it is trusted, or every member at every belief."""
         learning = super().learning(log_belief)
-        if not self.config.eval_only:
-            return learning
-        assert log_belief is not None
-        return learning * log_belief.exp().T[:, None]
+        return learning * log_belief.exp().T[:, None] if self.config.weighted and log_belief is not None else learning

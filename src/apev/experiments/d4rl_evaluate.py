@@ -28,13 +28,9 @@ def behaviours(agent: Agent, name: str, held_out: Sampler | None) -> dict[str, P
         f"{name}, forgetting": other(forgetting=FORGETTING),
         f"{name}, Gaussian likelihood": other(likelihood="gaussian"),
         f"{name}, calibrated likelihood": other(likelihood="calibrated"),
+        f"{name}, random member": Policy(agent, "member"),
+        f"{name}, random member a step": Policy(agent, "member-step"),
     }
-    if not agent.config.eval_only:  # else members know nothing of beliefs in others
-        printed = {"surprise": "paper", "likelihood": "paper", "temperature": 1.0, "floor": 0.0}
-        found[f"{name}, errors at the belief"] = other(surprise="paper")
-        found[f"{name}, errors and likelihood as printed"] = other(**printed)
-    found[f"{name}, random member"] = Policy(agent, "member")
-    found[f"{name}, random member a step"] = Policy(agent, "member-step")
     for k, n in enumerate(agent.n):
         found[f"{name}, e_{k} (n = {n})"] = Policy(agent, k)
     return found

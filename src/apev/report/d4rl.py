@@ -46,7 +46,7 @@ INTERVALS = (
     "Intervals are over episodes of the trained policies: with fewer than three seeds they say nothing of another training."
 )
 
-ORDER = ("bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-eval-only", "ape-v")
+ORDER = ("bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-printed", "ape-v-eval-only", "ape-v")
 
 
 def holds_scores(folder: Path) -> bool:
