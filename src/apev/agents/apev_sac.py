@@ -110,10 +110,11 @@ class APEVSAC(SAC):
         bonus = (log_alpha.exp() * log_prob).view(K, B)
         return (own(obs, action) - self.backup(step, own(after, follow) - bonus)).T
 
-    def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor:
+    def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor | None:
         """Bayes' rule with TD errors at b on both sides; on the way, how large they are."""
         assert log_belief is not None
-        belief = log_belief.exp()
+        belief = self.weights(log_belief)
+        assert belief is not None
         if self.config.eval_only:
             return belief
         after = self.soft_value(self.target, batch.next_obs.vector, belief)
@@ -122,9 +123,9 @@ class APEVSAC(SAC):
         counts = belief.clamp_min(1e-3) if self.config.weighted else torch.ones_like(belief)  # errors where members learn
         usual = (own.squares(errors) * counts).sum(0) / counts.sum(0)
         self.scale.copy_(self.scale.square().lerp(usual, 0.01).sqrt().clamp_min(1e-6))
-        return own.update(log_belief, errors).exp()
+        return self.weights(own.update(log_belief, errors))
 
     def learning(self, log_belief: Tensor | None) -> Tensor:
         """[K, N, B]: each member as much as it is trusted, or every member at every belief."""
-        learning = super().learning(log_belief)
-        return learning * log_belief.exp().T[:, None] if self.config.weighted and log_belief is not None else learning
+        learning, belief = super().learning(log_belief), self.weights(log_belief)
+        return learning * belief.T[:, None] if self.config.weighted and belief is not None else learning

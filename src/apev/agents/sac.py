@@ -34,6 +34,7 @@ from apev.data.batch import Batch, Layout, Observations
 from apev.ensemble import EnsembleMLP, ask_one
 
 LOG_STD = (-5.0, 2.0)
+NOTHING = 1e-6  # a weight no larger than this is 0
 
 
 @dataclass(frozen=True)
@@ -168,9 +169,14 @@ class SAC(ContinuousAgent):
         action, log_prob = squash(mean, std, self.noise(mean))
         return Drawn(action, log_prob, self.log_alpha[0] if member is None else self.log_alpha[member])
 
-    def weights(self, log_belief: Tensor) -> Tensor | None:
-        """What actors and critics read of a belief: nothing where there is one member."""
-        return None if self.members == 1 else log_belief.exp()
+    def weights(self, log_belief: Tensor | None) -> Tensor | None:
+        """What actors, critics and losses know of a belief, [B, K]: nothing where there is one member.
+
+        Next to nothing counts as nothing: a CPU computes with numbers such as 1e-40 many times as slowly as with others.
+        """
+        if log_belief is None or self.members == 1:
+            return None
+        return nn.functional.threshold(log_belief.exp(), NOTHING, 0.0)
 
     @torch.no_grad()
     def act(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
@@ -199,7 +205,7 @@ class SAC(ContinuousAgent):
         self.check_batch(batch)
         obs = batch.obs.vector
         log_belief = self.draw_belief(len(obs))
-        belief = None if log_belief is None else log_belief.exp()
+        belief = self.weights(log_belief)
         critic_loss, metrics = self.critic_loss(batch, log_belief)
         action, log_prob, log_alpha = self.sample(obs, belief)
         value = self.policy_value(obs, action, belief)
@@ -215,7 +221,7 @@ class SAC(ContinuousAgent):
 
     def critic_loss(self, batch: Batch, log_belief: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Squared TD errors, summed over members and their critics; and what is logged of it."""
-        belief = None if log_belief is None else log_belief.exp()
+        belief = self.weights(log_belief)
         x = self.inputs(batch.obs.vector, self.to_unit(batch.action), belief)
         q = self.ask(self.critics, x)  # [K, N, B]
         with torch.no_grad():
