@@ -123,7 +123,7 @@ def test_critics_learn_one_target_of_their_minimum_and_termination_cuts_it() -> 
 
 
 def test_each_member_has_its_own_minimum_and_target() -> None:
-    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), dirichlet=1e4, weighted=False))
+    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), dirichlet=1e4, elsewhere=1.0))
     one_state(agent, [[1.0, 9.0], [2.0, 7.0], [0.0, 8.0]])  # members over the first 2 and all 3 critics
     q = torch.tensor([[[1.0], [2.0], [0.0]], [[9.0], [7.0], [8.0]]])
     torch.testing.assert_close(agent.smallest(q), torch.tensor([[1.0], [7.0]]))
@@ -137,17 +137,19 @@ def test_a_member_learns_as_much_as_it_is_trusted() -> None:
     one_state(agent, [[1.0, 9.0], [2.0, 7.0], [0.0, 8.0]])
     loss, _ = agent.critic_loss(step(3.0, 0.0), torch.tensor([[0.9, 0.1]]).log())
     bold, careful = (1.5**2 + 0.5**2), (6.5**2 + 4.5**2 + 5.5**2)
-    assert float(loss.detach()) == pytest.approx(0.9 * bold + 0.1 * careful, rel=1e-4)
+    assert float(loss.detach()) == pytest.approx((0.1 + 0.9 * 0.9) * bold + (0.1 + 0.9 * 0.1) * careful, rel=1e-4)
     # Scales are those of the errors that members learn from: a hundredth of the way from 1 to their mean square.
     agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), likelihood="gaussian"))
     one_state(agent, [[1.0, 9.0], [2.0, 7.0], [0.0, 8.0]])
     agent.scale.fill_(1.0)
     agent.critic_loss(step(3.0, 0.0, rows=2), torch.tensor([[1.0, 0.0], [0.0, 1.0]]).log())
     torch.testing.assert_close(agent.scale, torch.tensor([0.99 + 0.01 * 1.5**2, 0.99 + 0.01 * 4.5**2]).sqrt())
+    with pytest.raises(ValueError, match="elsewhere"):
+        APEVSAC(PLAIN, APEVSACConfig(critics=3, elsewhere=0.0))
 
 
 def test_members_of_separate_weights_ask_their_own_networks_only() -> None:
-    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), dirichlet=1e4, weighted=False, shared=False))
+    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), dirichlet=1e4, elsewhere=1.0, shared=False))
     one_state(agent, [[1.0], [2.0], [9.0], [7.0], [8.0]])  # two networks of member 1, three of member 2
     q = agent.values(agent.critics, torch.ones(1, 1), torch.zeros(1, 1), torch.full((1, 2), 0.5))
     torch.testing.assert_close(agent.smallest(q), torch.tensor([[1.0], [7.0]]))
