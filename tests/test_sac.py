@@ -132,20 +132,23 @@ def test_each_member_has_its_own_minimum_and_target() -> None:
     assert loss == pytest.approx(sum(e * e for e in errors) / 5, rel=1e-4)
 
 
-def test_a_member_learns_as_much_as_it_is_trusted() -> None:
-    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=()))
-    one_state(agent, [[1.0, 9.0], [2.0, 7.0], [0.0, 8.0]])
-    loss, _ = agent.critic_loss(step(3.0, 0.0), torch.tensor([[0.9, 0.1]]).log())
-    bold, careful = (1.5**2 + 0.5**2), (6.5**2 + 4.5**2 + 5.5**2)
-    assert float(loss.detach()) == pytest.approx((0.1 + 0.9 * 0.9) * bold + (0.1 + 0.9 * 0.1) * careful, rel=1e-4)
-    # Scales are those of the errors that members learn from: a hundredth of the way from 1 to their mean square.
+def test_a_member_learns_as_much_as_it_is_trusted_before_and_after_a_step() -> None:
+    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), likelihood="paper"))
+    one_state(agent, [[0.0, 1.0], [0.2, 0.7], [0.0, 0.9]])  # values .5 more: errors .5 and .7; 1.5, 1.2 and 1.4
+    loss, _ = agent.critic_loss(step(0.0, 0.0), torch.tensor([[0.9, 0.1]]).log())
+    one, other = 0.9 * math.exp(-(0.5**2)), 0.1 * math.exp(-(1.2**2))  # b' favours the bold member more than b did
+    bold, careful = 0.5**2 + 0.7**2, 1.5**2 + 1.2**2 + 1.4**2
+    assert float(loss.detach()) == pytest.approx(0.9 * bold + other / (one + other) * careful, rel=1e-4)
+    with pytest.raises(ValueError, match="elsewhere"):
+        APEVSAC(PLAIN, APEVSACConfig(critics=3, elsewhere=2.0))
+
+
+def test_scales_of_training_are_those_of_errors_where_a_member_is_trusted() -> None:
     agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), likelihood="gaussian"))
     one_state(agent, [[1.0, 9.0], [2.0, 7.0], [0.0, 8.0]])
     agent.scale.fill_(1.0)
     agent.critic_loss(step(3.0, 0.0, rows=2), torch.tensor([[1.0, 0.0], [0.0, 1.0]]).log())
     torch.testing.assert_close(agent.scale, torch.tensor([0.99 + 0.01 * 1.5**2, 0.99 + 0.01 * 4.5**2]).sqrt())
-    with pytest.raises(ValueError, match="elsewhere"):
-        APEVSAC(PLAIN, APEVSACConfig(critics=3, elsewhere=0.0))
 
 
 def test_members_of_separate_weights_ask_their_own_networks_only() -> None:

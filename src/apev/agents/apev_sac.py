@@ -10,11 +10,11 @@ measures all members at b. In training b' is measured at b either way, with the 
 weights: a floor would lift beliefs out of their corners, and TD errors have tails heavy enough to carry one belief in a
 hundred into another corner at each step. Values would then be those of a policy that keeps changing its mind.
 
-The policy at b maximises sum_k b_k Q_k(s, b, a), so that the loss of member k at b counts b_k, and `elsewhere` times the rest.
-As printed every member learns at every belief alike (`elsewhere=1`), most of it about policies that nobody follows who trusts
-that member, and where members share networks those errors are the larger ones: the careful members then disagree about
-everything, and their minimum falls far below that of the SAC-n agents they stand for. Without any learning elsewhere values
-run away: beliefs that are undecided, or that move, ask members there, and nothing holds what they say.
+The policy at b maximises sum_k b_k Q_k(s, b, a), so that member k learns from a step as much as it is trusted before and after
+it: its loss counts min(b_k, b'_k). As printed every member learns at every belief alike (`elsewhere=1`), most of it about
+policies that nobody follows who trusts that member, and where members share networks those errors are the larger ones: the
+careful members then disagree about everything, and their minimum falls far below that of the SAC-n agents they stand for.
+With b_k alone values run away: where the belief has left a member, its target asks what nothing has taught it.
 
 Shared weights: N = max n_k networks with K heads each, member k is the minimum of head k over the first n_k. Separate
 weights: each member its own n_k networks (what the paper did for half-cheetah). All else is `sac.py`, of which SAC-N is the
@@ -53,11 +53,10 @@ class APEVSACConfig(BeliefConfig, SACConfig):
     """Concentration of the Dirichlet that beliefs are drawn from in training."""
     surprise: Literal["certain", "paper"] = "certain"
     """Where TD errors are measured at deployment: 'certain' each member's where it is trusted alone, 'paper' at the belief."""
-    elsewhere: float = 0.1
+    elsewhere: float = 0.0
     """How much members learn at beliefs that do not trust them, beside 1 where they are trusted alone; 1 is as printed."""
     eval_only: bool = False
-    """Train every member as if nobody doubted it: beliefs are corners and stay there, nothing is learned elsewhere, and
-    adapting is left to evaluation."""
+    """Train every member as if nobody doubted it: beliefs are corners and stay there, and adapting is left to evaluation."""
 
 
 class APEVSAC(SAC):
@@ -68,8 +67,8 @@ class APEVSAC(SAC):
     def __init__(self, layout: Layout, config: APEVSACConfig, *, seed: int = 0) -> None:
         if config.surprise not in ("certain", "paper"):
             raise ValueError(f"surprise is {config.surprise!r}. Fix: 'certain' or 'paper'.")
-        if not 0 < config.elsewhere <= 1:
-            raise ValueError(f"elsewhere is {config.elsewhere}. Fix: above 0, and at most 1, as printed.")
+        if not 0 <= config.elsewhere <= 1:
+            raise ValueError(f"elsewhere is {config.elsewhere}. Fix: from 0 to 1, as printed.")
         super().__init__(layout, config, seed=seed)
         self.filter.apply_floor(torch.zeros(self.members))  # refuses a floor that leaves nothing to share
 
@@ -124,18 +123,14 @@ class APEVSAC(SAC):
         after = self.soft_value(self.target, batch.next_obs.vector, belief)
         errors = (self.smallest(q) - self.backup(batch, after)).T  # [B, K]
         own = replace(self.filter, floor=0.0)
-        counts = self.trust(belief)  # errors count where members learn
+        counts = belief.clamp_min(1e-3)  # errors where members are trusted
         usual = (own.squares(errors) * counts).sum(0) / counts.sum(0)
         self.scale.copy_(self.scale.square().lerp(usual, 0.01).sqrt().clamp_min(1e-6))
         return self.weights(own.update(log_belief, errors))
 
-    def learning(self, log_belief: Tensor | None) -> Tensor:
-        """[K, N, B]: as much as a member is trusted, and a little elsewhere."""
-        belief = self.weights(log_belief)
-        assert belief is not None
-        return super().learning(log_belief) * self.trust(belief).T[:, None]
-
-    def trust(self, belief: Tensor) -> Tensor:
-        """[B, K]: how much each member learns at a belief."""
-        elsewhere = 0.0 if self.config.eval_only else self.config.elsewhere
-        return elsewhere + (1 - elsewhere) * belief
+    def learning(self, before: Tensor | None, after: Tensor | None) -> Tensor:
+        """[K, N, B]: as much as a member is trusted before the step and after it."""
+        assert before is not None
+        assert after is not None
+        trust, elsewhere = torch.minimum(before, after).T[:, None], self.config.elsewhere
+        return super().learning(before, after) * (elsewhere + (1 - elsewhere) * trust)

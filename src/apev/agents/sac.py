@@ -221,14 +221,14 @@ class SAC(ContinuousAgent):
 
     def critic_loss(self, batch: Batch, log_belief: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Squared TD errors, summed over members and their critics; and what is logged of it."""
-        belief = self.weights(log_belief)
-        x = self.inputs(batch.obs.vector, self.to_unit(batch.action), belief)
+        before = self.weights(log_belief)
+        x = self.inputs(batch.obs.vector, self.to_unit(batch.action), before)
         q = self.ask(self.critics, x)  # [K, N, B]
         with torch.no_grad():
-            belief = self.new_belief(batch, q, log_belief)
-            y = self.backup(batch, self.soft_value(self.target, batch.next_obs.vector, belief))  # [K, B]
+            after = self.new_belief(batch, q, log_belief)
+            y = self.backup(batch, self.soft_value(self.target, batch.next_obs.vector, after))  # [K, B]
         squared = (q - y[:, None]).square()
-        loss = (squared if self.members == 1 else squared * self.learning(log_belief)).sum((0, 1)).mean()
+        loss = (squared if self.members == 1 else squared * self.learning(before, after)).sum((0, 1)).mean()
         return loss, {"critic_loss": loss.detach() / sum(self.n)}
 
     def soft_value(self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None) -> Tensor:
@@ -263,8 +263,8 @@ class SAC(ContinuousAgent):
         """The log-beliefs [B, K] of a training step; None where there is one member."""
         return None
 
-    def learning(self, log_belief: Tensor | None) -> Tensor:
-        """Which errors count, [K, N, B] or [K, N, 1]: those of each member's own critics."""
+    def learning(self, before: Tensor | None, after: Tensor | None) -> Tensor:
+        """Which errors count, [K, N, B] or [K, N, 1]: those of each member's own critics; beliefs: b and b', [B, K]."""
         return self.counts[:, :, None]
 
     def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor | None:
