@@ -143,6 +143,12 @@ def test_a_member_learns_as_much_as_it_is_trusted_before_and_after_a_step() -> N
         APEVSAC(PLAIN, APEVSACConfig(critics=3, elsewhere=2.0))
 
 
+def test_metrics_are_numbers_where_nobody_trusts_a_member() -> None:
+    agent = APEVSAC(PLAIN, APEVSACConfig(critics=9, hidden=(8,)), seed=1)
+    metrics = agent.update(step(0.5, 0.0, rows=1))  # one belief, eight members
+    assert all(math.isfinite(float(value)) for value in metrics.values())
+
+
 def test_scales_of_training_are_those_of_errors_where_a_member_is_trusted() -> None:
     agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), likelihood="gaussian"))
     one_state(agent, [[1.0, 9.0], [2.0, 7.0], [0.0, 8.0]])

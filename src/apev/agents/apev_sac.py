@@ -7,8 +7,8 @@ Beliefs of Dirichlet(.01) lie in corners: critics learn about policies that trus
 undecided beliefs an episode begins with. `surprise="certain"` therefore measures member k, at deployment, where it was
 trained: at b = e_k, with its own actor, which is the TD error of the SAC-n_k agent that member k is. `surprise="paper"`
 measures all members at b. In training b' is measured at b either way, with the filter of deployment but no floor under
-weights: a floor would lift beliefs out of their corners, and TD errors have tails heavy enough to carry one belief in a
-hundred into another corner at each step. Values would then be those of a policy that keeps changing its mind.
+weights: a floor would lift beliefs out of their corners, and TD errors have tails heavy enough to carry them into another one
+again and again. Values would then be those of a policy that keeps changing its mind.
 
 The policy at b maximises sum_k b_k Q_k(s, b, a), so that member k learns from a step as much as it is trusted before and after
 it: its loss counts min(b_k, b'_k). As printed every member learns at every belief alike (`elsewhere=1`), most of it about
@@ -56,7 +56,8 @@ class APEVSACConfig(BeliefConfig, SACConfig):
     elsewhere: float = 0.0
     """How much members learn at beliefs that do not trust them, beside 1 where they are trusted alone; 1 is as printed."""
     eval_only: bool = False
-    """Train every member as if nobody doubted it: beliefs are corners and stay there, and adapting is left to evaluation."""
+    """Train every member as if nobody doubted it: beliefs are corners and stay there, and adapting is left to evaluation.
+    The filter's scales then come from held-out episodes alone."""
 
 
 class APEVSAC(SAC):

@@ -215,7 +215,7 @@ class SAC(ContinuousAgent):
         alpha, value = log_alpha.detach().exp().mean(), value.detach()
         metrics |= {"value": value.mean(), "entropy": -log_prob.detach().mean(), "alpha": alpha}
         if belief is not None:  # a bold member whose values run away does not hide in the mean
-            by_member = (belief.T @ value) / belief.sum(0)
+            by_member = (belief.T @ value) / belief.sum(0).clamp_min(NOTHING)
             metrics |= {"value_boldest": by_member[0], "value_most_careful": by_member[-1]}
         return metrics
 

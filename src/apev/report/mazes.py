@@ -35,7 +35,7 @@ PAPER = {
 """The paper's Table 2, (train, test); its mode is not given, its number of transitions fits hard."""
 
 IDEAS = (
-    ("pooling, ranking, symmetries", "average", "published network and loss, average"),
+    ("our network and loss, and symmetries", "average", "published network and loss, average"),
     ("the printed filter over APE-V's two members", "ape-v", "ape-v, frozen"),
     ("a calibrated belief over the average's two members", "average, adapting", "average"),
     ("eight views", "eight views, frozen", "average"),
