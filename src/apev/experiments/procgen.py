@@ -123,7 +123,7 @@ def recipe_of(scale: Scale, mode: Mode) -> Recipe:
     """The recipe of a scale.
 
     At cpu scale hard mazes need more. A cell is 2.6 pixels wide: pictures are enlarged until cells are as large as in easy
-    ones. And values are uncertain by more steps, so that ranking counts more.
+    ones. Values are uncertain by more steps, so that ranking counts more. And they are learnt more slowly: more updates.
     """
     recipe = RECIPES[scale]
     if scale != "cpu" or mode == "easy":
@@ -132,7 +132,7 @@ def recipe_of(scale: Scale, mode: Mode) -> Recipe:
         name: config if name == "published" else replace(config, enlarged=ENLARGED, ranking=10.0)
         for name, config in recipe.configs.items()
     }
-    return replace(recipe, configs=configs, schedule=replace(recipe.schedule, updates=2000, eval_every=500))
+    return replace(recipe, configs=configs, schedule=replace(recipe.schedule, updates=4000, eval_every=1000))
 
 
 @dataclass(frozen=True)
