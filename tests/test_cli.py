@@ -201,7 +201,9 @@ def test_an_agent_for_other_actions_is_refused(capsys: pytest.CaptureFixture[str
     log, run = str(tmp_path / "log.npz"), str(tmp_path / "run")
     code, _, err = call(capsys, "train", "--data", log, "--out", run, "--agent", "dqn")
     assert code == 2
-    assert_mentions(err, "dqn does not learn from continuous actions.*Fix: pick one of ape-v, sac, edac, rem, cql, iql, bc")
+    assert_mentions(
+        err, "dqn does not learn from continuous actions.*Fix: pick one of ape-v, sac-n, sac, edac, rem, cql, iql, bc"
+    )
 
 
 # ---------------------------------------------------------------------- parsing
@@ -315,6 +317,7 @@ def test_evaluate_names_the_mistake(capsys: pytest.CaptureFixture[str], trained:
     [
         ("ape-v", ["--set", "critics=4", "shared=false"], "ape-v-sac"),
         ("sac", ["--set", "critics=3"], "sac"),
+        ("sac-n", ["--set", "lr=1e-3"], "sac"),
         ("edac", ["--set", "critics=3"], "edac"),
         ("rem", ["--set", "critics=3"], "rem"),
         ("cql", ["--set", "samples=2"], "cql"),
@@ -334,8 +337,11 @@ def test_a_log_of_continuous_actions_trains_and_evaluates(tmp_path: Path, agent:
         "truncated": ends,
     }
     np.savez(tmp_path / "log.npz", **log)
-    small = ["--updates", "3", "--batch-size", "16", "--out", str(tmp_path / "run"), *more, "hidden=8,8"]
+    small = ["--updates", "3", "--out", str(tmp_path / "run"), *more, "hidden=8,8"]
     main(["train", "--data", str(tmp_path / "log.npz"), "--agent", agent, *small])
-    assert json.loads((tmp_path / "run/policy/policy.json").read_text())["agent"] == kind
+    stored = json.loads((tmp_path / "run/policy/policy.json").read_text())
+    assert stored["agent"] == kind
+    assert agent != "sac-n" or stored["config"]["critics"] == 10
+    assert json.loads((tmp_path / "run/config.json").read_text())["batch_size"] == 256
     main(["evaluate", str(tmp_path / "run"), "--env", "Pendulum-v1", "--episodes", "2"])
     assert len((tmp_path / "run/episodes.jsonl").read_text().splitlines()) == 4

@@ -63,19 +63,19 @@ class Train(Machine):
     .hdf5, a .apev folder, or a Minari id. `apev data` looks at it, checks it and converts it."""
     out: Path = Path("runs/train")
     """The run folder."""
-    agent: Literal["ape-v", "dqn", "lcb", "sac", "edac", "rem", "cql", "iql", "bc"] = "ape-v"
+    agent: Literal["ape-v", "dqn", "lcb", "sac", "sac-n", "edac", "rem", "cql", "iql", "bc"] = "ape-v"
     """ape-v adapts, on deep Q-learning or, where actions are continuous, on SAC-N. For both kinds of actions: rem, cql, iql,
     and bc, which only imitates. Discrete: dqn is an ensemble of independent value functions (--members 1: plain DQN), lcb is
-    conservative. Continuous: sac (--set critics=10: SAC-N), edac."""
+    conservative. Continuous: sac, sac-n (10 critics; --set critics=N), edac."""
     members: int | None = None
     """How many members; each agent has a default. Agents of continuous actions other than ape-v have one."""
     gamma: float | None = None
     """Discount: .98 for discrete actions and .99 for continuous ones unless given."""
     updates: int = 3000
     """Gradient steps."""
-    batch_size: int = 512
-    """Transitions an update (256 is usual for continuous actions). Where every episode shows one picture, or the log names its
-    contexts, it is drawn as 16 transitions of each."""
+    batch_size: int | None = None
+    """Transitions an update: 512 for discrete actions and 256 for continuous ones unless given. Where every episode shows one
+    picture, or the log names its contexts, it is drawn as 16 transitions of each."""
     lr_decay: bool = False
     """Let the learning rate fall along a half cosine."""
     held_out: float = 0.05
@@ -97,7 +97,7 @@ class Train(Machine):
 
     def run(self) -> None:
         """Run it."""
-        from apev.agents import REGISTRY, registered
+        from apev.agents import NAMED, REGISTRY, registered
         from apev.train import train
 
         self.use()
@@ -107,7 +107,7 @@ class Train(Machine):
         given = {name: value for name in ("members", "gamma") if (value := getattr(self, name)) is not None}
         if "members" in given and not hasattr(config_type, "members"):
             raise ValueError(f"--members {self.members}: {self.agent} has one. Fix: leave it out.")
-        config = replace(config_type(**given), **parse_settings(config_type, self.set))
+        config = replace(config_type(**NAMED.get(self.agent, {}), **given), **parse_settings(config_type, self.set))
         held_out = None
         if self.held_out and dataset.num_groups > 1:
             dataset, rest = dataset.split(self.held_out, self.seed)
@@ -116,14 +116,15 @@ class Train(Machine):
         agent.to_device(self.device)
         if self.compile:
             agent.compile_networks()
-        if self.batch_size < 1:
-            raise ValueError(f"--batch-size {self.batch_size}. Fix: at least 1.")
-        per_group = min(16, self.batch_size)
+        batch_size = self.batch_size if self.batch_size is not None else (512 if dataset.discrete else 256)
+        if batch_size < 1:
+            raise ValueError(f"--batch-size {batch_size}. Fix: at least 1.")
+        per_group = min(16, batch_size)
         sampler = Sampler(
             dataset,
-            batch_groups=max(1, self.batch_size // per_group),
+            batch_groups=max(1, batch_size // per_group),
             per_group=per_group,
-            batch_size=self.batch_size,
+            batch_size=batch_size,
             device=self.device,
             seed=self.seed,
         )
@@ -141,7 +142,7 @@ class Train(Machine):
                 "agent": self.agent,
                 "data": self.data.name,
                 "seed": self.seed,
-                "batch_size": self.batch_size,
+                "batch_size": batch_size,
                 "held_out": self.held_out,
                 "source": {key: dataset.source[key] for key in EVALUATED_BY if key in dataset.source},
             },

@@ -42,8 +42,11 @@ REGISTRY: dict[str, tuple[type[Agent], type[Any]]] = {
 """Agents by the name they have in files."""
 
 DISCRETE = {name: name for name in ("ape-v", "dqn", "lcb")} | {n: f"discrete-{n}" for n in ("rem", "cql", "iql", "bc")}
-CONTINUOUS = {"ape-v": "ape-v-sac"} | {name: name for name in ("sac", "edac", "rem", "cql", "iql", "bc")}
+CONTINUOUS = {"ape-v": "ape-v-sac", "sac-n": "sac"} | {name: name for name in ("sac", "edac", "rem", "cql", "iql", "bc")}
 """Agents by the name they have on the command line, for logs of discrete and of continuous actions."""
+
+NAMED: dict[str, dict[str, Any]] = {"sac-n": {"critics": 10}}
+"""What a name of the command line stands for beyond the agent: SAC-N is SAC with more critics."""
 
 
 def registered(name: str, discrete: bool) -> str:
@@ -69,6 +72,7 @@ __all__ = [
     "EDAC",
     "IQL",
     "LCB",
+    "NAMED",
     "REGISTRY",
     "REM",
     "SAC",
