@@ -123,7 +123,7 @@ def test_critics_learn_one_target_of_their_minimum_and_termination_cuts_it() -> 
 
 
 def test_each_member_has_its_own_minimum_and_target() -> None:
-    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), dirichlet=1e4, elsewhere=1.0))
+    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), dirichlet=1e4))
     one_state(agent, [[1.0, 9.0], [2.0, 7.0], [0.0, 8.0]])  # members over the first 2 and all 3 critics
     q = torch.tensor([[[1.0], [2.0], [0.0]], [[9.0], [7.0], [8.0]]])
     torch.testing.assert_close(agent.smallest(q), torch.tensor([[1.0], [7.0]]))
@@ -132,15 +132,13 @@ def test_each_member_has_its_own_minimum_and_target() -> None:
     assert loss == pytest.approx(sum(e * e for e in errors) / 5, rel=1e-4)
 
 
-def test_a_member_learns_as_much_as_it_is_trusted_before_and_after_a_step() -> None:
-    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), likelihood="paper"))
-    one_state(agent, [[0.0, 1.0], [0.2, 0.7], [0.0, 0.9]])  # values .5 more: errors .5 and .7; 1.5, 1.2 and 1.4
-    loss, _ = agent.critic_loss(step(0.0, 0.0), torch.tensor([[0.9, 0.1]]).log())
-    one, other = 0.9 * math.exp(-(0.5**2)), 0.1 * math.exp(-(1.2**2))  # b' favours the bold member more than b did
+def test_members_learn_at_every_belief_or_trained_without_doubt_in_their_own_corner() -> None:
     bold, careful = 0.5**2 + 0.7**2, 1.5**2 + 1.2**2 + 1.4**2
-    assert float(loss.detach()) == pytest.approx(0.9 * bold + other / (one + other) * careful, rel=1e-4)
-    with pytest.raises(ValueError, match="elsewhere"):
-        APEVSAC(PLAIN, APEVSACConfig(critics=3, elsewhere=2.0))
+    for eval_only, expected in ((False, bold + careful), (True, careful)):
+        agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), eval_only=eval_only))
+        one_state(agent, [[0.0, 1.0], [0.2, 0.7], [0.0, 0.9]])  # values .5 more: errors .5 and .7; 1.5, 1.2 and 1.4
+        loss, _ = agent.critic_loss(step(0.0, 0.0), torch.tensor([[0.0, 1.0]]).log())
+        assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
 
 
 def test_metrics_are_numbers_where_nobody_trusts_a_member() -> None:
@@ -158,7 +156,7 @@ def test_scales_of_training_are_those_of_errors_where_a_member_is_trusted() -> N
 
 
 def test_members_of_separate_weights_ask_their_own_networks_only() -> None:
-    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), dirichlet=1e4, elsewhere=1.0, shared=False))
+    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), dirichlet=1e4, shared=False))
     one_state(agent, [[1.0], [2.0], [9.0], [7.0], [8.0]])  # two networks of member 1, three of member 2
     q = agent.values(agent.critics, torch.ones(1, 1), torch.zeros(1, 1), torch.full((1, 2), 0.5))
     torch.testing.assert_close(agent.smallest(q), torch.tensor([[1.0], [7.0]]))

@@ -10,11 +10,10 @@ measures all members at b. In training b' is measured at b either way, with the 
 weights: a floor would lift beliefs out of their corners, and TD errors have tails heavy enough to carry them into another one
 again and again. Values would then be those of a policy that keeps changing its mind.
 
-The policy at b maximises sum_k b_k Q_k(s, b, a), so that member k learns from a step as much as it is trusted before and after
-it: its loss counts min(b_k, b'_k). As printed every member learns at every belief alike (`elsewhere=1`), most of it about
-policies that nobody follows who trusts that member, and where members share networks those errors are the larger ones: the
-careful members then disagree about everything, and their minimum falls far below that of the SAC-n agents they stand for.
-With b_k alone values run away: where the belief has left a member, its target asks what nothing has taught it.
+Every member learns at every belief alike, as printed. Where members share networks the careful ones are then more careful than
+the SAC-n agents they stand for, because all critics disagree about what bold actors do. To have a member learn only where it is
+trusted before a step, or before and after it, was tried: values run away, since nothing corrects what a member says where large
+errors have carried the belief off.
 
 Shared weights: N = max n_k networks with K heads each, member k is the minimum of head k over the first n_k. Separate
 weights: each member its own n_k networks (what the paper did for half-cheetah). All else is `sac.py`, of which SAC-N is the
@@ -53,11 +52,9 @@ class APEVSACConfig(BeliefConfig, SACConfig):
     """Concentration of the Dirichlet that beliefs are drawn from in training."""
     surprise: Literal["certain", "paper"] = "certain"
     """Where TD errors are measured at deployment: 'certain' each member's where it is trusted alone, 'paper' at the belief."""
-    elsewhere: float = 0.0
-    """How much members learn at beliefs that do not trust them, beside 1 where they are trusted alone; 1 is as printed."""
     eval_only: bool = False
-    """Train every member as if nobody doubted it: beliefs are corners and stay there, and adapting is left to evaluation.
-    The filter's scales then come from held-out episodes alone."""
+    """Train every member as if nobody doubted it: beliefs are corners and stay there, a member learns in its own corner only,
+    and adapting is left to evaluation. The filter's scales then come from held-out episodes alone."""
 
 
 class APEVSAC(SAC):
@@ -68,8 +65,6 @@ class APEVSAC(SAC):
     def __init__(self, layout: Layout, config: APEVSACConfig, *, seed: int = 0) -> None:
         if config.surprise not in ("certain", "paper"):
             raise ValueError(f"surprise is {config.surprise!r}. Fix: 'certain' or 'paper'.")
-        if not 0 <= config.elsewhere <= 1:
-            raise ValueError(f"elsewhere is {config.elsewhere}. Fix: from 0 to 1, as printed.")
         super().__init__(layout, config, seed=seed)
         self.filter.apply_floor(torch.zeros(self.members))  # refuses a floor that leaves nothing to share
 
@@ -129,9 +124,10 @@ class APEVSAC(SAC):
         self.scale.copy_(self.scale.square().lerp(usual, 0.01).sqrt().clamp_min(1e-6))
         return self.weights(own.update(log_belief, errors))
 
-    def learning(self, before: Tensor | None, after: Tensor | None) -> Tensor:
-        """[K, N, B]: as much as a member is trusted before the step and after it."""
-        assert before is not None
-        assert after is not None
-        trust, elsewhere = torch.minimum(before, after).T[:, None], self.config.elsewhere
-        return super().learning(before, after) * (elsewhere + (1 - elsewhere) * trust)
+    def learning(self, belief: Tensor | None) -> Tensor:
+        """[K, N, B]: every member at every belief; adapting at evaluation only, each in its own corner."""
+        learning = super().learning(belief)
+        if not self.config.eval_only:
+            return learning
+        assert belief is not None
+        return learning * belief.T[:, None]

@@ -228,7 +228,7 @@ class SAC(ContinuousAgent):
             after = self.new_belief(batch, q, log_belief)
             y = self.backup(batch, self.soft_value(self.target, batch.next_obs.vector, after))  # [K, B]
         squared = (q - y[:, None]).square()
-        loss = (squared if self.members == 1 else squared * self.learning(before, after)).sum((0, 1)).mean()
+        loss = (squared if self.members == 1 else squared * self.learning(before)).sum((0, 1)).mean()
         return loss, {"critic_loss": loss.detach() / sum(self.n)}
 
     def soft_value(self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None) -> Tensor:
@@ -263,8 +263,8 @@ class SAC(ContinuousAgent):
         """The log-beliefs [B, K] of a training step; None where there is one member."""
         return None
 
-    def learning(self, before: Tensor | None, after: Tensor | None) -> Tensor:
-        """Which errors count, [K, N, B] or [K, N, 1]: those of each member's own critics; beliefs: b and b', [B, K]."""
+    def learning(self, belief: Tensor | None) -> Tensor:
+        """Which errors count, [K, N, B] or [K, N, 1]: those of each member's own critics; belief: b, [B, K]."""
         return self.counts[:, :, None]
 
     def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor | None:
