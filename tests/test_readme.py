@@ -11,7 +11,7 @@ import pytest
 from apev.report import markdown_table, read_folder
 from apev.report.d4rl import markdown
 from apev.report.mazes import BLOCKS, holds_mazes
-from apev.report.mazes import markdown as maze_markdown
+from apev.report.tables import markdown_rows
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -32,7 +32,7 @@ def test_tables_are_those_of_the_stored_results(page: str) -> None:
     text = (ROOT / page).read_text()
     for block, folder, table in re.findall(rf"<!-- ({'|'.join(BLOCKS)}): (\S+) -->\n(.*?)<!-- /\1 -->", text, re.DOTALL):
         results = read_folder(ROOT / folder)
-        stored = maze_markdown(BLOCKS[block](results)) if holds_mazes(ROOT / folder) else markdown_table(results.summary)
+        stored = markdown_rows(BLOCKS[block](results)) if holds_mazes(ROOT / folder) else markdown_table(results.summary)
         assert table == stored, f"run: apev report {folder} --page {page}"
     for folder, table in re.findall(r"<!-- scores: (\S+) -->\n(.*?)<!-- /scores -->", text, re.DOTALL):
         summary = json.loads((ROOT / folder / "summary.json").read_text())

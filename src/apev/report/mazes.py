@@ -13,9 +13,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from apev.report.page import _asset, _embed, made_section
+from apev.report.html import embed, html_table, left_out, made, section, whole_page
 from apev.report.statistics import paired_difference, success_interval
-from apev.report.tables import Record, Results, read_folder
+from apev.report.tables import Record, Results, Rows, markdown_rows, read_folder
 
 NAMES = {
     "ape-v-best": "APE-V, our recipe",
@@ -124,7 +124,7 @@ HEADING = [
 ]
 
 
-def table_rows(summary: Mapping[str, Any], ablation: bool = False) -> list[list[str]]:
+def table_rows(summary: Mapping[str, Any], ablation: bool = False) -> Rows:
     """The main table, or the ablation's, as text; the first row is the heading. Paper: its test success (and train)."""
     paper = PAPER.get(summary["mazes"]["levels"], {})
     rows = [HEADING if not ablation else HEADING[:4] + HEADING[5:7]]
@@ -141,7 +141,7 @@ def table_rows(summary: Mapping[str, Any], ablation: bool = False) -> list[list[
     return rows
 
 
-def kind_rows(summary: Mapping[str, Any], kind: str) -> list[list[str]]:
+def kind_rows(summary: Mapping[str, Any], kind: str) -> Rows:
     """Test success of the main table's policies by size or by distance."""
     policies = {name: p["test"][kind] for name, p in summary["policies"].items() if name in NAMES and "test" in p}
     bins = list(dict.fromkeys(label for found in policies.values() for label in found))
@@ -152,7 +152,7 @@ def kind_rows(summary: Mapping[str, Any], kind: str) -> list[list[str]]:
     return rows
 
 
-def idea_rows(episodes: Iterable[Record]) -> list[list[str]]:
+def idea_rows(episodes: Iterable[Record]) -> Rows:
     """What each idea changes in the same test levels and seeds, with its interval: success, and steps."""
     success: dict[str, dict[tuple[int, int], float]] = {}
     steps: dict[str, dict[tuple[int, int], float]] = {}
@@ -187,14 +187,7 @@ def print_mazes(summary: Mapping[str, Any], console: Console | None = None) -> N
             (console or Console()).print(table)
 
 
-def markdown(rows: list[list[str]]) -> str:
-    """A table for a Markdown page."""
-    heading, *body = rows
-    lines = ["| " + " | ".join(heading) + " |", "|---|" + "--:|" * (len(heading) - 1)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in body]) + "\n"
-
-
-BLOCKS: dict[str, Callable[[Results], list[list[str]]]] = {
+BLOCKS: dict[str, Callable[[Results], Rows]] = {
     "table": lambda results: table_rows(results.summary),
     "ideas": lambda results: idea_rows(results.episodes),
     "ablation": lambda results: table_rows(results.summary, ablation=True),
@@ -210,7 +203,7 @@ def fill_mazes(page: str | Path, folder: str | Path) -> None:
     pattern = re.compile(rf"(<!-- ({'|'.join(BLOCKS)}): {re.escape(name)} -->\n).*?(<!-- /\2 -->)", re.DOTALL)
     if not pattern.search(text):
         raise ValueError(f"{page} has no block of {name}. Fix: put the lines <!-- table: {name} --> and <!-- /table --> there.")
-    page.write_text(pattern.sub(lambda m: m[1] + markdown(BLOCKS[m[2]](results)) + m[3], text), encoding="utf-8")
+    page.write_text(pattern.sub(lambda m: m[1] + markdown_rows(BLOCKS[m[2]](results)) + m[3], text), encoding="utf-8")
 
 
 # ---------------------------------------------------------------------- the page
@@ -221,28 +214,42 @@ def write_mazes(folder: str | Path) -> Path:
     folder = Path(folder)
     results = read_folder(folder)
     summary = results.summary
-    title = escape(str(summary["title"]))
+    title = str(summary["title"])
     known = summary["mazes"].get("known_tests")
     shared = (
         "" if known is None else f" {known:.1%} of the test levels happen to have the walls and cheese of a training level."
     )
+    tables = (
+        (
+            "table",
+            "Success",
+            "Within 500 steps; a failure counts 500. Loop: the last 100 steps repeat themselves. "
+            f"Confined: they stay within 8 cells.{shared}",
+            table_rows(summary),
+        ),
+        (
+            "ideas",
+            "What each idea brings",
+            "A policy that has it less the same one without, in the same test levels.",
+            idea_rows(results.episodes),
+        ),
+        (
+            "ablation",
+            "More policies",
+            "On test levels. Rows that do not name other networks ask those of the average ensemble.",
+            table_rows(summary, ablation=True),
+        ),
+        ("distance", "By distance to the cheese", "", kind_rows(summary, "by_distance")),
+        ("size", "By size of the maze", "", kind_rows(summary, "by_size")),
+    )
     sections = [
-        f'<header><h1>{title}</h1><p class="lead">{LEAD}</p>{_headline(summary["policies"])}</header>',
+        f'<header><h1>{escape(title)}</h1><p class="lead">{LEAD}</p>{_headline(summary["policies"])}</header>',
         _replays(results.replays),
-        f'<section id="table"><h2>Success</h2><p class="note">Within 500 steps; a failure counts 500. '
-        f"Loop: the last 100 steps repeat themselves. "
-        f"Confined: they stay within 8 cells.{shared}</p>{_html(table_rows(summary))}</section>",
-        f'<section id="ideas"><h2>What each idea brings</h2><p class="note">A policy that has it less the same one without, '
-        f"in the same test levels.</p>{_html(idea_rows(results.episodes))}</section>",
-        f'<section id="ablation"><h2>More policies</h2><p class="note">On test levels. Rows that do not name other '
-        f"networks ask those of the average ensemble.</p>{_html(table_rows(summary, ablation=True))}</section>",
-        f'<section id="distance"><h2>By distance to the cheese</h2>{_html(kind_rows(summary, "by_distance"))}</section>',
-        f'<section id="size"><h2>By size of the maze</h2>{_html(kind_rows(summary, "by_size"))}</section>',
-        made_section(results),
+        *(section(name, heading, note, html_table(rows)) for name, heading, note, rows in tables),
+        made(summary.get("meta") or {}),
     ]
-    parts = {"title": title, "css": _asset("page.css"), "js": _asset("mazes.js"), "sections": "\n".join(sections)}
     page = folder / "report.html"
-    page.write_text(re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html")), encoding="utf-8")
+    page.write_text(whole_page(title, sections, "mazes.js"), encoding="utf-8")
     return page
 
 
@@ -266,22 +273,10 @@ def _headline(policies: Mapping[str, Any]) -> str:
     return f'<ul class="headline">{items}</ul>' if items else ""
 
 
-def _html(rows: list[list[str]]) -> str:
-    heading, *body = rows
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in heading)
-    lines = [
-        f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
-        for row in body
-    ]
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
-
-
 def _replays(data: Mapping[str, Any] | None) -> str:
     replays = (data or {}).get("replays") or []
     if not replays:
-        return (
-            '<section id="replay" data-empty><h2>Watch it think</h2><p class="note">This folder has no replays.</p></section>'
-        )
+        return left_out("replay", "Watch it think", "This folder has no replays.")
     options = "".join(f'<option value="{i}">{escape(_replay_name(i, r))}</option>' for i, r in enumerate(replays))
     return f"""<section id="replay" aria-labelledby="replay-title">
 <div class="replay-top"><div><h2 id="replay-title">Watch it think</h2>
@@ -295,7 +290,7 @@ the colour of the member most believed in; rings mark where that changes.</p></d
 <p class="note" id="maze-told" aria-live="polite"></p>
 <label><span class="note">Step</span> <input type="range" id="maze-step" min="0" value="0" style="width:100%"></label>
 <p><button id="maze-play" type="button">Play</button></p></div></div>
-<script type="application/json" id="maze-data">{_embed({"replays": replays})}</script></section>"""
+<script type="application/json" id="maze-data">{embed({"replays": replays})}</script></section>"""
 
 
 def _replay_name(index: int, replay: Mapping[str, Any]) -> str:

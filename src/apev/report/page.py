@@ -6,15 +6,14 @@ A section is a function from `Results` to a piece of HTML. A new experiment adds
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from html import escape
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from apev.report.charts import learning_curves, members_chart, policy_colour
+from apev.report.html import embed, figure, left_out, made, whole_page
 from apev.report.tables import Results, display_name, read_folder, success_by_members_correct, table_order
 
 # The page should stay small enough to mail around (3 MB); the charts and the style take less than the rest.
@@ -23,18 +22,6 @@ LEAD = (
     "A photograph decides which of four doors is unlocked, and the agent has only learned from logs with other ones. "
     "When a door turns out to be locked, the agent weighs its explanations of the world again and changes its mind."
 )
-_MADE = {
-    "command": "Command",
-    "commit": "Commit",
-    "version": "apev",
-    "seeds": "Seeds",
-    "scale": "Scale",
-    "images": "Photographs",
-    "train_images": "Training photographs",
-    "test_images": "Test photographs",
-    "updates": "Updates",
-    "seconds": "Time",
-}
 
 
 def write_report(folder: str | Path, out: str | Path = "report.html") -> Path:
@@ -48,14 +35,7 @@ def write_report(folder: str | Path, out: str | Path = "report.html") -> Path:
 
 def render(results: Results) -> str:
     """The page as a string."""
-    parts = {
-        "title": escape(_title(results)),
-        "css": _asset("page.css"),
-        "js": _asset("page.js"),
-        "sections": "\n".join(section(results) for section in SECTIONS),
-    }
-    # One pass: a title that contains {{js}} stays a title.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
+    return whole_page(_title(results), (section(results) for section in SECTIONS), "page.js")
 
 
 def header_section(results: Results) -> str:
@@ -71,7 +51,7 @@ def replay_section(results: Results) -> str:
     """Episodes to step through: the room, the photograph and the belief."""
     data = results.replays
     if not data or not data.get("replays"):
-        return _left_out("replay", "Watch it think", "This folder has no replays.json, so there is nothing to replay.")
+        return left_out("replay", "Watch it think", "This folder has no replays.json, so there is nothing to replay.")
     classes, replays = data["classes"], []
     size = 0
     for replay in data["replays"]:
@@ -89,7 +69,7 @@ def replay_section(results: Results) -> str:
     )
     dropped = len(data["replays"]) - len(replays)
     note = f" {dropped} more are in replays.json." if dropped else ""
-    payload = _embed({"room": data["room"], "classes": classes, "replays": replays})
+    payload = embed({"room": data["room"], "classes": classes, "replays": replays})
     icon = '<svg viewBox="0 0 20 20" aria-hidden="true" class="{}"><path d="{}"/></svg>'
     return f"""<section id="replay" aria-labelledby="replay-title">
 <div class="replay-top"><div><h2 id="replay-title">Watch it think</h2>
@@ -148,7 +128,7 @@ def curves_section(results: Results) -> str:
     """Success during training."""
     name = "Learning curves"
     if not results.curves:
-        return _left_out("curves", name, "This folder has no curves.jsonl: nothing was evaluated during training.")
+        return left_out("curves", name, "This folder has no curves.jsonl: nothing was evaluated during training.")
     many = len({row["seed"] for row in results.curves}) > 1
     lines = (
         "A line is the mean of the seeds; its band runs from the worst seed to the best."
@@ -156,7 +136,7 @@ def curves_section(results: Results) -> str:
         else "The band is the 95% interval of the evaluation episodes."
     )
     note = f"Success on test photographs during training. {lines}"
-    return _figure("curves", name, note, lambda width: learning_curves(results.curves, width=width))
+    return figure("curves", name, note, lambda width: learning_curves(results.curves, width=width))
 
 
 def members_section(results: Results) -> str:
@@ -164,22 +144,17 @@ def members_section(results: Results) -> str:
     name = "When only some members are right"
     groups = success_by_members_correct(results.episodes)
     if not groups:
-        return _left_out("members", name, "The folder's episodes do not say how many members were right.")
+        return left_out("members", name, "The folder's episodes do not say how many members were right.")
     note = (
         "Success by the number of the policy’s members that point at the unlocked door. "
         "Averaging needs a majority; adapting can do with one member and some patience."
     )
-    return _figure("members", name, note, lambda width: members_chart(groups, width=width))
+    return figure("members", name, note, lambda width: members_chart(groups, width=width))
 
 
 def made_section(results: Results) -> str:
-    """Command, commit, seeds and versions: how to make these numbers again."""
-    meta: Mapping[str, Any] = results.summary.get("meta") or {}
-    if not meta:
-        return _left_out("made", "How it was made", "The folder does not say how it was made.")
-    order = [k for k in _MADE if k in meta] + [k for k in meta if k not in _MADE]
-    rows = "".join(f"<dt>{escape(_MADE.get(k, k))}</dt><dd>{_made_value(k, meta[k])}</dd>" for k in order)
-    return f'<section id="made"><h2>How it was made</h2><dl class="made">{rows}</dl></section>'
+    """How to make these numbers again."""
+    return made(results.summary.get("meta") or {})
 
 
 SECTIONS: tuple[Callable[[Results], str], ...] = (
@@ -223,44 +198,9 @@ def _cell(field: str, value: Any, extra: str = "") -> str:
     return f'<td data-field="{field}" data-value="{escape(json.dumps(value))}"{attribute}>'
 
 
-def _figure(name: str, heading: str, note: str, draw: Callable[[int], str]) -> str:
-    """A chart drawn twice, so that its text is readable on a screen and on a phone."""
-    wide = draw(820).replace('class="chart"', 'class="chart wide"', 1)
-    narrow = draw(360).replace('class="chart"', 'class="chart narrow"', 1)
-    return f'<section id="{name}"><h2>{heading}</h2><p class="note">{note}</p>{wide}{narrow}</section>'
-
-
-def _left_out(name: str, heading: str, why: str) -> str:
-    return f'<section id="{name}" data-empty><h2>{heading}</h2><p class="note">{escape(why)}</p></section>'
-
-
 def _replay_name(index: int, replay: Mapping[str, Any], classes: list[str]) -> str:
     believed = [step["believed_door"] for step in replay["steps"]]
     turns = sum(a != b for a, b in pairwise(believed))
     mind = {0: "never changes its mind", 1: "changes its mind once"}.get(turns, f"changes its mind {turns} times")
     end = f"out in {len(believed) - 1} steps" if replay["success"] else "does not get out"
     return f"{index + 1}. {display_name(replay['policy'])}, {classes[replay['label']]}: {mind}, {end}"
-
-
-def _made_value(key: str, value: Any) -> str:
-    if value is None:
-        return "unknown"
-    if key in ("command", "commit"):
-        return f"<code>{escape(str(value))}</code>"
-    if key == "seconds":
-        minutes, seconds = divmod(round(float(value)), 60)
-        return f"{minutes:,} min {seconds} s" if minutes else f"{seconds} s"
-    if isinstance(value, list | tuple):
-        return escape(", ".join(map(str, value)))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return escape(value if isinstance(value, str) else json.dumps(value))
-
-
-def _embed(data: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _asset(name: str) -> str:
-    return files("apev.report").joinpath(name).read_text(encoding="utf-8")

@@ -19,6 +19,7 @@ from apev.report.statistics import bootstrap_ci, paired_difference, success_inte
 WIDE = 112  # characters a terminal needs for all columns of a table
 
 Record = Mapping[str, Any]
+Rows = list[list[str]]  # a table of text, the first row its heading
 
 # Table order, and what people read instead of the names in the files. Other policies follow under their raw name.
 POLICY_NAMES = {
@@ -142,10 +143,16 @@ def print_returns(episodes: Iterable[Record], title: str = "", console: Console 
 
 def markdown_table(summary: Record) -> str:
     """The same table for a README."""
-    columns = _columns(summary)
-    lines = ["| policy | " + " | ".join(columns) + " |", "|---|" + "--:|" * len(columns)]
-    lines += ["| " + " | ".join([display_name(policy), *cells]) + " |" for policy, cells in _rows(summary)]
-    return "\n".join(lines) + "\n"
+    return markdown_rows(
+        [["policy", *_columns(summary)], *([display_name(policy), *cells] for policy, cells in _rows(summary))]
+    )
+
+
+def markdown_rows(rows: Rows) -> str:
+    """A table for a Markdown page: names to the left, numbers to the right."""
+    heading, *body = rows
+    lines = ["| " + " | ".join(heading) + " |", "|---|" + "--:|" * (len(heading) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in body]) + "\n"
 
 
 def fill_table(page: str | Path, folder: str | Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from apev.report.page import _asset, _figure, made_section
-from apev.report.tables import Results
+from apev.report.html import figure, html_table, made, section, whole_page
+from apev.report.tables import Rows
 from apev.report.theory_charts import DRIVERS, KINDS, MEMBERS, chain_chart, city_map, surrogate_bars
 
 LEAD = (
@@ -68,11 +68,11 @@ def write_theory(folder: str | Path) -> Path:
     for name, svg in figures.items():
         (folder / f"{name}.svg").write_text(svg + "\n", encoding="utf-8")
     page = folder / "report.html"
-    page.write_text(render(folder, summary), encoding="utf-8")
+    page.write_text(render(summary), encoding="utf-8")
     return page
 
 
-def render(folder: Path, summary: Mapping[str, Any]) -> str:
+def render(summary: Mapping[str, Any]) -> str:
     """The page as a string."""
     title, claims = str(summary.get("title", "The theory, run")), summary["claims"]
     held = sum(claim["holds"] for claim in claims)
@@ -85,39 +85,44 @@ def render(folder: Path, summary: Mapping[str, Any]) -> str:
     )
     sections = [
         f'<header><h1>{escape(title)}</h1><p class="lead">{LEAD}</p>{headline}</header>',
-        _figure(
+        figure(
             "city",
             "The city",
             f"Ways of the agents of seed {summary['meta']['seeds'][0]}, trained on the same drives. Nobody can see from "
             "outside whether the side street is blocked.",
             lambda width: city_map(city, width=width),
         ),
-        f'<section id="city-times"><h2>Travel times</h2><p class="note">Steps from home to the destination. By seed: the exact '
-        f"mean over both kinds of days.</p>{_table(city_table(summary))}</section>",
-        f'<section id="claims"><h2>Claim by claim</h2>{_table(claims_table(summary), wrap=True)}</section>',
-        '<section id="optimality"><h2>How Bayes-optimal is APE-V?</h2><p class="note">Share: 0% is the best policy that '
-        f"cannot adapt, 100% the best that can.</p>{_table(optimality_table(summary))}</section>",
-        _figure(
+        section(
+            "city-times",
+            "Travel times",
+            "Steps from home to the destination. By seed: the exact mean over both kinds of days.",
+            html_table(city_table(summary)),
+        ),
+        section("claims", "Claim by claim", "", html_table(claims_table(summary), wrap=True)),
+        section(
+            "optimality",
+            "How Bayes-optimal is APE-V?",
+            "Share: 0% is the best policy that cannot adapt, 100% the best that can.",
+            html_table(optimality_table(summary)),
+        ),
+        figure(
             "chain",
             "Theorem 4.1",
             "Steps to the goal on the chain. Without adapting they grow with n squared.",
             lambda width: chain_chart(summary["chain"], width=width),
         ),
-        _figure(
+        figure(
             "surrogate",
             "The surrogate likelihood",
             "Of two hypotheses, how often the likelier has the smaller TD error when every value function is exact.",
             lambda width: surrogate_bars(summary["surrogate"], width=width),
         ),
-        made_section(Results(folder, dict(summary), [], [], None)),
+        made(summary["meta"]),
     ]
-    parts = {"title": escape(title), "css": _asset("page.css"), "js": "", "sections": "\n".join(sections)}
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
+    return whole_page(title, sections)
 
 
 # ---------------------------------------------------------------------- tables: rows of text, the first one the heading
-
-Rows = list[list[str]]
 
 
 def claims_table(summary: Mapping[str, Any]) -> Rows:
@@ -235,14 +240,3 @@ def _setting(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {number}" for key, number in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _table(rows: Rows, wrap: bool = False) -> str:
-    heading, *body = rows
-    style = ' style="white-space:normal;text-align:left"' if wrap else ""
-    head = "".join(f'<th scope="col"{style}>{escape(cell)}</th>' for cell in heading)
-    lines = []
-    for first, *cells in body:
-        tail = "".join(f"<td{style}>{escape(cell)}</td>" for cell in cells)
-        lines.append(f'<tr><th scope="row"{style}>{escape(first)}</th>{tail}</tr>')
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
