@@ -84,7 +84,12 @@ def test_stored_results_give_the_same_summary_without_the_runs(out: Path, tmp_pa
     stored = json.loads((out / "stored" / "summary.json").read_text())
     assert stored == json.loads((out / "hopper-random" / "summary.json").read_text())
     assert not list((out / "stored").rglob("*.safetensors"))
-    assert {path.name for path in (out / "stored" / "figures").iterdir()} == {"curves.svg", "members.svg", "belief.svg"}
+    assert {path.name for path in (out / "stored" / "figures").iterdir()} == {
+        "curves.svg",
+        "members.svg",
+        "belief.svg",
+        "episode.svg",
+    }
     page = tmp_path / "page.md"
     marker = f"<!-- scores: {(out / 'stored').as_posix()} -->"
     page.write_text(f"before\n{marker}\nold\n<!-- /scores -->\nafter\n")

@@ -225,7 +225,8 @@ class Report:
     def run(self) -> None:
         """Run it."""
         from apev.report import print_returns, print_table, read_folder, write_figures, write_report
-        from apev.report.d4rl import fill_scores, holds_scores, print_scores, write_summary
+        from apev.report.d4rl import fill_scores, holds_scores, print_scores
+        from apev.report.d4rl_page import write_scores
         from apev.report.filmstrip import write_filmstrip
         from apev.report.mazes import fill_mazes, holds_mazes, print_mazes, write_mazes
         from apev.report.tables import fill_table, read_returns
@@ -240,7 +241,8 @@ class Report:
                 fill_blocks(self.page, self.folder)
             return
         if holds_scores(self.folder):
-            print_scores(write_summary(self.folder))
+            print_scores(write_scores(self.folder))
+            print(self.folder / "report.html")
             if self.page is not None:
                 fill_scores(self.page, self.folder)
             return

@@ -236,7 +236,8 @@ def run(
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Train what is asked for and not there yet, then summarise everything in OUT/TASK."""
-    from apev.report.d4rl import print_scores, write_summary
+    from apev.report.d4rl import print_scores
+    from apev.report.d4rl_page import write_scores
 
     path = locate(task, data)
     dataset = Dataset.load(path)
@@ -260,6 +261,6 @@ def run(
             provenance = run_folder / "meta.json"
             if meta is not None and not provenance.exists():
                 provenance.write_text(json.dumps(meta | {"scale": scale}, indent=1) + "\n")
-    summary = write_summary(folder)
+    summary = write_scores(folder)
     print_scores(summary)
     return summary

@@ -163,6 +163,7 @@ class D4RL(Machine):
         from apev.experiments.d4rl import run
         from apev.experiments.provenance import provenance
         from apev.report.d4rl import store
+        from apev.report.d4rl_page import write_scores
 
         self.use()
         settings: dict[str, Any] = {"data": self.data, "seeds": self.seeds, "updates": self.updates, "device": self.device}
@@ -170,6 +171,7 @@ class D4RL(Machine):
         run(self.out, self.task, self.algos, self.scale, meta=provenance(), **settings)
         if self.store is not None:
             store(self.out / self.task, self.store)
+            write_scores(self.store)
 
 
 @dataclass(frozen=True, kw_only=True)

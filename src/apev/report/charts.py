@@ -165,6 +165,49 @@ def bar_chart(
     return _svg(width, bottom + 54, title, "".join(parts), x_label)
 
 
+def stacked_chart(
+    shares: Sequence[Sequence[float]],
+    labels: Sequence[str],
+    *,
+    every: int,
+    x_label: str,
+    y_label: str,
+    title: str = "",
+    width: int = 720,
+) -> str:
+    """Shares that add up to 1, one above the other, the first at the bottom: a row each `every` steps, a column each label."""
+    if len(shares) < 2 or any(len(row) != len(labels) for row in shares):
+        raise ValueError("stacked_chart() needs two rows or more, each with a share for every label")
+    legend, legend_height = _legend(labels, width, y=50 if title else 22, colours=_ramp(len(labels)))
+    left, right, top = 52, 32, (42 if title else 12) + legend_height + 12
+    bottom = top + (200 if width >= 560 else 160)
+    end = every * (len(shares) - 1)
+    xs = [left + i / (len(shares) - 1) * (width - left - right) for i in range(len(shares))]
+    edges = np.concatenate([np.zeros((len(shares), 1)), np.cumsum(np.asarray(shares, dtype=float), axis=1)], axis=1)
+    edges /= np.maximum(edges[:, -1:], 1e-9)  # stored shares are rounded
+    ys = bottom - edges * (bottom - top)
+    parts = [legend]
+    for k, (label, colour) in enumerate(zip(labels, _ramp(len(labels)), strict=True)):
+        ends = [f"{x:.1f} {y:.1f}" for x, y in zip(xs, ys[:, k + 1], strict=True)]
+        ends += [f"{x:.1f} {y:.1f}" for x, y in zip(xs[::-1], ys[::-1, k], strict=True)]
+        parts.append(f'<path d="M{"L".join(ends)}Z" fill="{colour}"><title>{escape(display_name(label))}</title></path>')
+    for tick in (0.0, 0.5, 1.0):
+        y = bottom - tick * (bottom - top)
+        parts.append(f'<text class="soft" x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    for tick in _ticks(0, end, 6 if width >= 560 else 4):
+        x = left + tick / end * (width - left - right)
+        parts.append(f'<text class="soft" x="{x:.1f}" y="{bottom + 19}" text-anchor="middle">{tick:,.10g}</text>')
+    parts.append(_axis_names(x_label, y_label, (left + width - right) / 2, bottom + 40, (top + bottom) / 2))
+    return _svg(width, bottom + 52, title, "".join(parts), y_label)
+
+
+def _ramp(count: int) -> list[str]:
+    """Colours from the boldest to the most careful of some members."""
+    low, high = (232, 89, 12), (28, 78, 150)
+    shares = [i / max(count - 1, 1) for i in range(count)]
+    return ["#" + "".join(f"{round(a + (b - a) * t):02x}" for a, b in zip(low, high, strict=True)) for t in shares]
+
+
 def success_bars(summary: Mapping[str, Any], width: int = 720, title: str = "") -> str:
     """Success of every policy with its 95% interval."""
     policies = summary["policies"]
@@ -274,10 +317,10 @@ def _marker(policy: str, x: float, y: float, title: str = "") -> str:
     return f'<path class="dot" d="{paths[shape]}" fill="{policy_colour(policy)}" {place}>{title}</path>'
 
 
-def _legend(policies: Sequence[str], width: int, y: float) -> tuple[str, float]:
-    """Entries in rows that fit the width, and the height they take."""
+def _legend(policies: Sequence[str], width: int, y: float, colours: Sequence[str] = ()) -> tuple[str, float]:
+    """Entries in rows that fit the width, and the height they take; with colours of their own: areas, not lines."""
     parts, x, row = [], 16.0, 0
-    for policy in policies:
+    for i, policy in enumerate(policies):
         label = display_name(policy)
         size = 29 + _text_width(label) + 18
         if x > 16 and x + size > width:
@@ -287,7 +330,8 @@ def _legend(policies: Sequence[str], width: int, y: float) -> tuple[str, float]:
         line = f'<path d="M{x:.1f} {dy - 4:.1f}h22" stroke="{policy_colour(policy)}" stroke-width="2.5"{dash}/>'
         weight = ' font-weight="650"' if policy == "ape-v" else ""
         text = f'<text x="{x + 29:.1f}" y="{dy:.1f}"{weight}>{escape(label)}</text>'
-        parts.append(line + _marker(policy, x + 11, dy - 4) + text)
+        area = f'<rect x="{x:.1f}" y="{dy - 11:.1f}" width="22" height="13" rx="3" fill="{colours[i]}"/>' if colours else ""
+        parts.append((area or line + _marker(policy, x + 11, dy - 4)) + text)
         x += size
     return "".join(parts), 21.0 * (row + 1)
 

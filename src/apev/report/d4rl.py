@@ -12,9 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from apev.data.scores import normalised
-from apev.report.charts import Series, bar_chart, line_chart
 from apev.report.statistics import bootstrap_ci, interquartile_mean
-from apev.report.tables import display_name, read_jsonl
+from apev.report.tables import Rows, display_name, markdown_rows, read_jsonl
 
 PAPER: dict[str, dict[str, float]] = {
     "halfcheetah-random": {"bc": 2.2, "sac": 29.7, "rem": -0.8, "cql": 35.4, "iql": 31.3, "sac-n": 29.8, "ape-v": 29.9},
@@ -46,6 +45,7 @@ INTERVALS = (
     "Intervals are over episodes of the trained policies: with fewer than three seeds they say nothing of another training."
 )
 
+Curves = dict[str, dict[int, list[dict[str, Any]]]]  # evaluations during training, by algorithm and seed
 ORDER = ("bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-printed", "ape-v-eval-only", "ape-v")
 
 
@@ -81,7 +81,7 @@ def write_summary(folder: Path) -> dict[str, Any]:
         }
     behaviours: dict[str, list[dict[str, Any]]] = {}
     for line in episodes:
-        if line["algorithm"] == "ape-v":
+        if line["algorithm"].startswith("ape-v"):
             behaviours.setdefault(line["policy"], []).append(line)
     summary = about | {
         "title": f"{task}, {about['data']} data",
@@ -91,7 +91,6 @@ def write_summary(folder: Path) -> dict[str, Any]:
         "meta": read_meta(folder),
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    write_score_figures(folder, summary, curves)
     return summary
 
 
@@ -113,7 +112,7 @@ def late_scores(task: str, curves: Mapping[int, Sequence[Mapping[str, Any]]]) ->
     return {"score": float(np.mean(values)), "min": min(values), "max": max(values)}
 
 
-def read_runs(folder: Path) -> tuple[list[dict[str, Any]], dict[str, dict[int, list[dict[str, Any]]]]]:
+def read_runs(folder: Path) -> tuple[list[dict[str, Any]], Curves]:
     """(final episodes of all runs, curves by algorithm and seed); of runs, or of a stored results folder."""
     if (folder / "agents").is_dir():
         runs = sorted(path.parent for path in folder.glob("agents/*/episodes.jsonl"))
@@ -125,7 +124,7 @@ def read_runs(folder: Path) -> tuple[list[dict[str, Any]], dict[str, dict[int, l
         episodes, lines = read_jsonl(folder / "episodes.jsonl"), read_jsonl(folder / "curves.jsonl")
     if not episodes:
         raise FileNotFoundError(f"{folder} holds no finished run. Fix: let `apev reproduce d4rl` train one.")
-    curves: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    curves: Curves = {}
     for line in lines:
         curves.setdefault(line["algorithm"], {}).setdefault(line["seed"], []).append(line)
     return episodes, curves
@@ -134,8 +133,11 @@ def read_runs(folder: Path) -> tuple[list[dict[str, Any]], dict[str, dict[int, l
 def read_beliefs(folder: Path) -> dict[str, Any]:
     """What was traced of adapting beliefs, by policy, from the first seed that has it."""
     stored = folder / "beliefs.json"
-    paths = [stored] if stored.exists() else sorted(folder.glob("agents/ape-v-s*/beliefs.json"))
-    return json.loads(paths[0].read_text()) if paths else {}
+    paths = [stored] if stored.exists() else sorted(folder.glob("agents/ape-v*/beliefs.json"), reverse=True)
+    found: dict[str, Any] = {}
+    for path in paths:
+        found |= json.loads(path.read_text())
+    return found
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
@@ -161,15 +163,14 @@ def store(folder: Path, out: Path) -> None:
     (out / "task.json").write_text((folder / "task.json").read_text())
     (out / "beliefs.json").write_text(json.dumps(read_beliefs(folder), indent=1) + "\n")
     (out / "meta.json").write_text(json.dumps(read_meta(folder), indent=1) + "\n")
-    write_summary(out)
 
 
 # ---------------------------------------------------------------------- what a person sees
 
 
-def score_rows(summary: Mapping[str, Any]) -> list[list[str]]:
-    """Cells of the table."""
-    rows = []
+def score_table(summary: Mapping[str, Any]) -> Rows:
+    """Every algorithm: last and best scores, beside the published one."""
+    rows = [["algorithm", "last", "95% interval", f"last {LATE} evaluations", "best", "published (D4RL)", "seeds", "updates"]]
     for name, line in summary["algorithms"].items():
         low, high = line["last"]["ci95"]
         printed = line["published"]
@@ -188,36 +189,30 @@ def score_rows(summary: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def columns(summary: Mapping[str, Any]) -> tuple[str, ...]:
-    """Heads of the table."""
-    return ("algorithm", "last", "95% interval", f"last {LATE} evaluations", "best", "published (D4RL)", "seeds", "updates")
-
-
-def policy_rows(summary: Mapping[str, Any]) -> list[list[str]]:
-    """APE-V with every behaviour of its belief: score, interval, effective members at some steps."""
-    rows = []
+def policy_table(summary: Mapping[str, Any]) -> Rows:
+    """Adaptive agents with every behaviour of their belief: score, interval, effective members at some steps."""
+    rows = [["belief", "score", "95% interval", "members at 10", "at 100", "at the end"]]
     for name, line in summary["policies"].items():
+        algorithm, comma, behaviour = name.partition(",")
         low, high = line["ci95"]
         steps = summary["beliefs"].get(name, {}).get("effective_members", {})
         counts = [f"{steps[step]['effective']:.1f}" if step in steps else "–" for step in ("10", "100", "last")]
-        rows.append([name.replace("ape-v", "APE-V", 1), f"{line['score']:.1f}", f"{low:.1f} – {high:.1f}", *counts])
+        rows.append([display_name(algorithm) + comma + behaviour, f"{line['score']:.1f}", f"{low:.1f} – {high:.1f}", *counts])
     return rows
 
 
-POLICY_COLUMNS = ("belief", "score", "95% interval", "members at 10", "at 100", "at the end")
+def tables_of(summary: Mapping[str, Any]) -> list[Rows]:
+    """Both tables; the first alone where no adaptive agent was trained."""
+    return [score_table(summary), *([policy_table(summary)] if summary["policies"] else [])]
 
 
 def print_scores(summary: Mapping[str, Any], console: Console | None = None) -> None:
-    """The table, and APE-V's with every behaviour of its belief where it was trained."""
+    """The table, and that of every behaviour of the belief where an adaptive agent was trained."""
     console = console or Console()
-    parts: list[tuple[str, Sequence[str], list[list[str]]]] = [
-        (f"{summary['title']}: normalised scores", columns(summary), score_rows(summary))
-    ]
-    if summary["policies"]:
-        parts.append(("APE-V with every behaviour of its belief", POLICY_COLUMNS, policy_rows(summary)))
-    for title, heads, rows in parts:
+    titles = (f"{summary['title']}: normalised scores", "Every behaviour of the belief")
+    for title, (heading, *rows) in zip(titles, tables_of(summary), strict=False):
         table = Table(title=title, header_style="bold")
-        for i, head in enumerate(heads):
+        for i, head in enumerate(heading):
             table.add_column(head, justify="right" if i else "left", no_wrap=not i)
         for row in rows:
             table.add_row(*row, style="bold" if row[0] == "APE-V" else None)
@@ -226,15 +221,8 @@ def print_scores(summary: Mapping[str, Any], console: Console | None = None) -> 
 
 
 def markdown(summary: Mapping[str, Any]) -> str:
-    """Both tables for a page."""
-
-    def table(heads: Sequence[str], rows: list[list[str]]) -> str:
-        lines = ["| " + " | ".join(heads) + " |", "|---|" + "--:|" * (len(heads) - 1)]
-        return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
-
-    text = table(columns(summary), score_rows(summary))
-    text += "\n" + table(POLICY_COLUMNS, policy_rows(summary)) if summary["policies"] else ""
-    return text + f"\n{INTERVALS}\n"
+    """Both tables for a Markdown page."""
+    return "\n".join([*map(markdown_rows, tables_of(summary)), f"{INTERVALS}\n"])
 
 
 def fill_scores(page: Path, folder: Path) -> None:
@@ -246,43 +234,6 @@ def fill_scores(page: Path, folder: Path) -> None:
         raise ValueError(f"{page} has no line {start!r}. Fix: add it, and {end!r} after it.")
     before, _, rest = text.partition(start)
     page.write_text(before + start + "\n" + markdown(summary) + end + rest.partition(end)[2])
-
-
-def write_score_figures(folder: Path, summary: Mapping[str, Any], curves: Mapping[str, Any]) -> None:
-    """figures/curves.svg; with APE-V also members.svg (the paper's figure) and belief.svg."""
-    target = folder / "figures"
-    target.mkdir(exist_ok=True)
-    task, lines = summary["task"], []
-    for algorithm, seeds in curves.items():
-        shared = set.intersection(*({line["update"] for line in part} for part in seeds.values()))
-        x = sorted(shared)
-        at = [
-            [normalised(task, np.mean(line["returns"])) for p in seeds.values() for line in p if line["update"] == u] for u in x
-        ]
-        mean, low, high = ([float(f(v)) for v in at] for f in (np.mean, np.min, np.max))
-        lines.append(Series(algorithm, x, mean, low, high))
-    if lines:
-        text = line_chart(lines, x_label="updates", y_label="normalised score", title=summary["title"], unit=False)
-        (target / "curves.svg").write_text(text)
-    if summary["policies"]:
-        rows = [(short(name), line["score"], *line["ci95"]) for name, line in summary["policies"].items()]
-        sac_n = summary["algorithms"].get("sac-n")
-        if sac_n:
-            rows.append(("sac-n", sac_n["last"]["score"], *sac_n["last"]["ci95"]))
-        text = bar_chart(rows, x_label="normalised score", title=f"{task}: frozen members and the adaptive policy", unit=False)
-        (target / "members.svg").write_text(text)
-
-    traced = [Series(short(name), *zip(*trace["curve"][::5], strict=True)) for name, trace in summary["beliefs"].items()]
-    if traced:
-        text = line_chart(
-            traced, x_label="step of the episode", y_label="members that count", title=f"{task}: how sure it is", unit=False
-        )
-        (target / "belief.svg").write_text(text)
-
-
-def short(policy: str) -> str:
-    """A behaviour of APE-V's belief without the name they share."""
-    return policy.removeprefix("ape-v, ")
 
 
 def _by_seed(lines: Sequence[Mapping[str, Any]]) -> list[list[float]]:
