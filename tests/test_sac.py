@@ -356,9 +356,10 @@ def test_of_members_believed_in_alike_the_most_careful_acts() -> None:
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_a_few_members_at_a_time_give_the_values_and_gradients_of_all_at_once(frozen: bool) -> None:
+@pytest.mark.parametrize("outputs", [1, 2, 20])  # one, few and many columns are multiplied in other ways
+def test_a_few_members_at_a_time_give_the_values_and_gradients_of_all_at_once(outputs: int, frozen: bool) -> None:
     torch.manual_seed(0)
-    net, x = EnsembleMLP(5, 3, (700, 600), 2), torch.randn(5, 500, 3, requires_grad=True)  # so wide that each goes alone
+    net, x = EnsembleMLP(5, 3, (700, 600), outputs), torch.randn(5, 500, 3, requires_grad=True)  # so wide that each goes alone
     wanted = [x] if frozen else [x, *net.parameters()]
     fast, slow = net(x, frozen=frozen), net.plain(x)
     torch.testing.assert_close(fast, slow)

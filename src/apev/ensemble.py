@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+NARROW = 16  # columns of a matrix product that are few
+
 
 class EnsembleLinear(nn.Module):
     """K linear layers: weights [K, in, out], biases [K, 1, out]."""
@@ -119,18 +121,26 @@ def _chunk(x: Tensor, parameters: Sequence[Tensor]) -> int:
     return torch.get_num_threads() * max(1, 5 * 2**16 // max(widest, 1))
 
 
+def _product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """a b, [K, m, k] and [K, k, n]. On a CPU products with few columns, the last layer's, are much faster turned over."""
+    if a.shape[2] == 1:
+        return torch.mul(a, b, out=out)
+    if b.shape[2] < NARROW and a.device.type == "cpu":
+        turned = torch.bmm(b.mT.contiguous(), a.mT).mT
+        return turned if out is None else out.copy_(turned)
+    return torch.bmm(a, b, out=out)
+
+
 def _activations(x: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     """[K, B, width] of every layer: ReLU of x W + b, and the last without ReLU; parameters: W, b, W, b, ..."""
-    given = [x.new_empty(*x.shape[:2], weight.shape[2]) for weight in parameters[::2]]
-    size = _chunk(x, parameters)
-    parts = zip(*(whole.split(size) for whole in (x, *given, *parameters)), strict=True)
-    for h, *rest in parts:
+    given = [x.new_empty(*x.shape[:2], weight.shape[2]) for weight in parameters[:-2:2]]
+    last = []
+    for h, *rest in zip(*(whole.split(_chunk(x, parameters)) for whole in (x, *given, *parameters)), strict=True):
         outs, weights, biases = rest[: len(given)], rest[len(given) :: 2], rest[len(given) + 1 :: 2]
-        for weight, bias, out in zip(weights, biases, outs, strict=True):
-            h = torch.bmm(h, weight, out=out).add_(bias)
-            if out is not outs[-1]:
-                h.relu_()
-    return given
+        for weight, bias, out in zip(weights[:-1], biases[:-1], outs, strict=True):
+            h = torch.bmm(h, weight, out=out).add_(bias).relu_()
+        last.append(_product(h, weights[-1]).add_(biases[-1]))
+    return [*given, torch.cat(last)]
 
 
 def _output(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
@@ -139,7 +149,7 @@ def _output(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     for h, *part in zip(*(whole.split(_chunk(x, parameters)) for whole in (x, *parameters)), strict=True):
         for weight, bias in zip(part[:-2:2], part[1:-2:2], strict=True):
             h = torch.bmm(h, weight).add_(bias).relu_()
-        given.append(torch.baddbmm(part[-1], h, part[-2]))
+        given.append(_product(h, part[-2]).add_(part[-1]))
     return torch.cat(given)
 
 
@@ -173,11 +183,11 @@ class _Chunked(torch.autograd.Function):
             for layer in reversed(range(layers)):
                 by_weight, by_bias = into[2 * layer : 2 * layer + 2]
                 if by_weight is not None:
-                    torch.bmm(inputs[layer].mT, g, out=by_weight)
+                    _product(inputs[layer].mT, g, out=by_weight)
                 if by_bias is not None:
                     torch.sum(g, 1, keepdim=True, out=by_bias)
                 if layer:
-                    g = torch.bmm(g, weight[layer].mT)
+                    g = _product(g, weight[layer].mT)
                     torch.ops.aten.threshold_backward.grad_input(g, inputs[layer], 0, grad_input=g)  # ReLU's
                 elif into_x is not None:
                     torch.bmm(g, weight[0].mT, out=into_x)
