@@ -12,7 +12,7 @@ import torch
 
 from apev.agents import SACConfig
 from apev.cli import main
-from apev.collect.command import medium_step
+from apev.collect.command import digest, medium_step
 from apev.collect.online import OnlineConfig, OnlineSAC
 from apev.collect.record import record
 from apev.collect.replay import Replay
@@ -130,6 +130,9 @@ def test_kinds_of_logs_on_the_command_line(tmp_path: Path, capsys: pytest.Captur
         assert data.source["action_high"] == [2.0]
         assert {"torch", "gymnasium"} <= set(card["versions"])
         assert "not D4RL's own" in card["what"]
+        assert card["sha256"] == digest(data)
+        data.rewards[-1] += 1e-3
+        assert card["sha256"] != digest(data)
     capsys.readouterr()
     with pytest.raises(SystemExit):
         main([*words, "--kind", "random"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,24 @@ def test_stored_results_give_the_same_summary_without_the_runs(out: Path, tmp_pa
     assert "old" not in text
     assert f"| APE-V | {stored['algorithms']['ape-v']['last']['score']:.1f} |" in text
     assert text.endswith("<!-- /scores -->\nafter\n")
+
+
+def test_runs_are_added_to_what_is_stored_unless_the_log_is_another(out: Path, log: Path, tmp_path: Path) -> None:
+    shutil.copytree(out / "stored", tmp_path / "stored")
+    before = json.loads((out / "stored" / "summary.json").read_text())
+    command(log, tmp_path / "more", "--algos", "iql", "bc", "--store", str(tmp_path / "stored"))
+    after = json.loads((tmp_path / "stored" / "summary.json").read_text())
+    assert list(after["algorithms"]) == ["bc", "iql", "ape-v"]
+    assert after["algorithms"]["bc"] == before["algorithms"]["bc"]  # trained again with the same seed: the same, once
+    assert [after[key] for key in ("beliefs", "policies")] == [before[key] for key in ("beliefs", "policies")]
+    assert set(after["meta"]["runs"]) == {"bc-s0", "bc-s1", "ape-v-s0", "ape-v-s1", "iql-s0"}
+
+    data = Dataset.load(log)
+    other = tmp_path / "other.npz"
+    data.split(0.5, 0)[0].save(other)
+    with pytest.raises(SystemExit):
+        command(other, tmp_path / "other", "--algos", "bc", "--store", str(tmp_path / "stored"))
+    assert json.loads((tmp_path / "stored" / "summary.json").read_text()) == after
 
 
 def test_finished_runs_are_not_repeated_and_others_join_the_table(out: Path, log: Path) -> None:

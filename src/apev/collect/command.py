@@ -9,6 +9,7 @@ medium-expert   half and half
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -114,6 +115,7 @@ class Collect(Machine):
             "seed": self.seed,
             **{key: dataset.describe()[key] for key in ("rows", "episodes", "terminated", "truncated", "returns")},
             "mean_return": float(dataset.episode_returns().mean()),
+            "sha256": digest(dataset),
             "teacher": {
                 "algorithm": "SAC",
                 "steps": medium if self.kind in ("medium", "medium-replay") else last,
@@ -149,6 +151,14 @@ def medium_step(curve: list[dict[str, Any]], target: float | None) -> int:
             "Fix: --resume with more --train-steps, or a lower --medium-return."
         )
     return int(found[0])
+
+
+def digest(dataset: Dataset) -> str:
+    """Of every number in the log: whether two logs are the same."""
+    numbers = hashlib.sha256()
+    for column in (*dataset.observations.values(), dataset.actions, dataset.rewards, dataset.terminated, dataset.truncated):
+        numbers.update(np.ascontiguousarray(column).data)
+    return numbers.hexdigest()
 
 
 def versions() -> dict[str, str]:

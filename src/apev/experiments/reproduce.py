@@ -156,7 +156,7 @@ class D4RL(Machine):
     out: Path = Path("runs/d4rl")
     """Folder; each task has its own in it. Runs that are finished there are not repeated, interrupted ones go on."""
     store: Path | None = None
-    """Also copy episodes, curves and figures of the task, without weights, to this folder."""
+    """Also add episodes, curves and figures of the task, without weights, to this folder; runs stored there before stay."""
 
     def run(self) -> None:
         """Run it."""

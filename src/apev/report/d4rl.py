@@ -114,20 +114,26 @@ def late_scores(task: str, curves: Mapping[int, Sequence[Mapping[str, Any]]]) ->
 
 def read_runs(folder: Path) -> tuple[list[dict[str, Any]], Curves]:
     """(final episodes of all runs, curves by algorithm and seed); of runs, or of a stored results folder."""
-    if (folder / "agents").is_dir():
-        runs = sorted(path.parent for path in folder.glob("agents/*/episodes.jsonl"))
-        episodes = [line for run in runs for line in read_jsonl(run / "episodes.jsonl")]
-        lines = [
-            {"algorithm": run.name.rpartition("-s")[0]} | line for run in runs for line in read_jsonl(run / "curves.jsonl")
-        ]
-    else:
-        episodes, lines = read_jsonl(folder / "episodes.jsonl"), read_jsonl(folder / "curves.jsonl")
-    if not episodes:
-        raise FileNotFoundError(f"{folder} holds no finished run. Fix: let `apev reproduce d4rl` train one.")
+    episodes, lines = read_lines(folder)
     curves: Curves = {}
     for line in lines:
         curves.setdefault(line["algorithm"], {}).setdefault(line["seed"], []).append(line)
     return episodes, curves
+
+
+def read_lines(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(final episodes, evaluations during training), each with its algorithm and seed, run by run."""
+    if (folder / "agents").is_dir():
+        runs = [path.parent for path in folder.glob("agents/*/episodes.jsonl")]
+        episodes = [line for run in runs for line in read_jsonl(run / "episodes.jsonl")]
+        curves = [
+            {"algorithm": run.name.rpartition("-s")[0]} | line for run in runs for line in read_jsonl(run / "curves.jsonl")
+        ]
+    else:
+        episodes, curves = read_jsonl(folder / "episodes.jsonl"), read_jsonl(folder / "curves.jsonl")
+    if not episodes:
+        raise FileNotFoundError(f"{folder} holds no finished run. Fix: let `apev reproduce d4rl` train one.")
+    return sorted(episodes, key=run_of), sorted(curves, key=run_of)
 
 
 def read_beliefs(folder: Path) -> dict[str, Any]:
@@ -154,15 +160,39 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def store(folder: Path, out: Path) -> None:
-    """Copy what a reader needs of finished runs to a results folder: no weights, every episode."""
-    episodes, curves = read_runs(folder)
+    """Add finished runs to a results folder: no weights, every episode. What it holds stays, unless trained again."""
+    episodes, lines = read_lines(folder)
+    beliefs, meta = read_beliefs(folder), read_meta(folder)
+    if (out / "task.json").exists():
+        check_same_log(folder, out)
+        new = {run_of(line) for line in episodes}
+        before = [[line for line in old if run_of(line) not in new] for old in read_lines(out)]
+        episodes, lines = (sorted(old + more, key=run_of) for old, more in zip(before, (episodes, lines), strict=True))
+        first: dict[str, tuple[str, int]] = {}  # traces are those of an algorithm's first seed
+        for line in episodes:
+            first.setdefault(line["policy"], run_of(line))
+        beliefs |= {name: trace for name, trace in read_beliefs(out).items() if first[name] not in new}
+        meta = {"runs": dict(sorted((read_meta(out)["runs"] | meta["runs"]).items()))}
     out.mkdir(parents=True, exist_ok=True)
-    lines = [line for seeds in curves.values() for part in seeds.values() for line in part]
     for name, content in (("episodes.jsonl", episodes), ("curves.jsonl", lines)):
         (out / name).write_text("".join(json.dumps(line) + "\n" for line in content))
     (out / "task.json").write_text((folder / "task.json").read_text())
-    (out / "beliefs.json").write_text(json.dumps(read_beliefs(folder), indent=1) + "\n")
-    (out / "meta.json").write_text(json.dumps(read_meta(folder), indent=1) + "\n")
+    (out / "beliefs.json").write_text(json.dumps(beliefs, indent=1) + "\n")
+    (out / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
+
+
+def run_of(line: Mapping[str, Any]) -> tuple[str, int]:
+    """Which training a stored line is of: its algorithm and seed."""
+    return line["algorithm"], line["seed"]
+
+
+def check_same_log(folder: Path, out: Path) -> None:
+    """Scores of policies that learned from different logs do not go into one table."""
+    now, before = (json.loads((path / "task.json").read_text()) for path in (folder, out))
+    for about in (now, before):
+        about["log"].pop("card")  # where the log comes from; what is in it are the other numbers
+    if now != before:
+        raise ValueError(f"{out} holds results on another log of {before['task']}. Fix: another --store, or remove it.")
 
 
 # ---------------------------------------------------------------------- what a person sees
