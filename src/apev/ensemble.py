@@ -105,12 +105,21 @@ class EnsembleMLP(nn.Module):
             for weight, h in zip(reversed(weights[:-1]), reversed(activations[:-1]), strict=True):
                 g = (g * (h > 0)) @ weight.mT
             return g.sum(0)
-        groups, network = Groups.of(member, self.members), torch.arange(self.members)[:, None]
-        g = weights[-1][network, :, output[groups.slots]]  # [K, P, width]
+        order = member.argsort(stable=True)  # rows that ask the same member lie together
+        member, output = member[order], output[order]
+        counts = torch.bincount(member, minlength=self.members).tolist()
+        last = weights[-1].mT  # [K, out, width]
+        g = last.flatten(0, 1).index_select(0, member * last.shape[1] + output)  # [B, width]
+        cell = member * len(order) + order
         for weight, h in zip(reversed(weights[:-1]), reversed(activations[:-1]), strict=True):
-            torch.ops.aten.threshold_backward.grad_input(g, h[network, groups.slots], 0, grad_input=g)  # ReLU's
-            g = torch.bmm(g, weight.mT)
-        return groups.join(g)
+            on = h.flatten(0, 1).index_select(0, cell)
+            torch.ops.aten.threshold_backward.grad_input(g, on, 0, grad_input=g)  # ReLU's
+            by_input = g.new_empty(len(g), weight.shape[1])
+            for k, (rows, into) in enumerate(zip(g.split(counts), by_input.split(counts), strict=True)):
+                if len(rows):
+                    torch.mm(rows, weight[k].T, out=into)
+            g = by_input
+        return torch.empty_like(g).index_copy_(0, order, g)
 
 
 def _chunk(x: Tensor, parameters: Sequence[Tensor]) -> int:
