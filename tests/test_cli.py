@@ -127,7 +127,7 @@ def test_help_mentions_every_option(capsys: pytest.CaptureFixture[str], command:
         (["train", "--agent", "dreamer"], "dreamer"),
         (["train", "--data", "log.npz", "--updates", "many"], "many"),
         (["train", "--colour", "red"], "--colour"),
-        (["evaluate", "nowhere", "--env", "CartPole-v1"], "nowhere.*no policy.json.*Fix"),
+        (["evaluate", "nowhere", "--env", "CartPole-v1"], "no folder nowhere.*Fix"),
         (["report", "nowhere"], "no folder nowhere.*Fix"),
         (["report", "no[where]"], r"no\[where\]"),
         (["reproduce", "locked-doors", "--scale", "huge"], "huge"),
@@ -344,4 +344,5 @@ def test_a_log_of_continuous_actions_trains_and_evaluates(tmp_path: Path, agent:
     assert agent != "sac-n" or stored["config"]["critics"] == 10
     assert json.loads((tmp_path / "run/config.json").read_text())["batch_size"] == 256
     main(["evaluate", str(tmp_path / "run"), "--env", "Pendulum-v1", "--episodes", "2"])
-    assert len((tmp_path / "run/episodes.jsonl").read_text().splitlines()) == 4
+    behaviours = 2 if agent == "ape-v" else 1  # one member: there is no belief to freeze
+    assert len((tmp_path / "run/episodes.jsonl").read_text().splitlines()) == 2 * behaviours

@@ -117,6 +117,10 @@ def test_runs_are_added_to_what_is_stored_unless_the_log_is_another(out: Path, l
     with pytest.raises(SystemExit):
         command(other, tmp_path / "other", "--algos", "bc", "--store", str(tmp_path / "stored"))
     assert json.loads((tmp_path / "stored" / "summary.json").read_text()) == after
+    with pytest.raises(SystemExit):  # nor do runs of two logs share a folder
+        command(other, tmp_path / "more", "--algos", "sac")
+    told = json.loads((tmp_path / "more" / "hopper-random" / "task.json").read_text())
+    assert told["log"]["rows"] == len(data)
 
 
 def test_finished_runs_are_not_repeated_and_others_join_the_table(out: Path, log: Path) -> None:

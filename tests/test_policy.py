@@ -443,6 +443,12 @@ def test_an_unknown_behaviour_is_refused(agent: DQN, adapt: Any, message: str) -
         Policy(agent, adapt)
 
 
+@pytest.mark.parametrize("reading", [np.nan, np.inf])
+def test_a_broken_reading_moves_nothing(agent: DQN, reading: float) -> None:
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        Policy(agent).act(np.full(agent.layout.vector_dim, reading, dtype=np.float32))
+
+
 def test_observe_needs_an_act_first(agent: DQN) -> None:
     with pytest.raises(RuntimeError, match=r"observe\(\) before act\(\).*call act\(obs\) first"):
         Policy(agent).observe(0.0, ONE, False)

@@ -174,6 +174,8 @@ class Evaluate(Machine):
         from apev.report import print_returns, print_table, summarise
 
         self.use()
+        if not self.run_folder.is_dir():
+            raise FileNotFoundError(f"no folder {self.run_folder}. Fix: name one that `apev train` made.")
         lines: list[dict[str, Any]] = []
         settings = self.run_folder / "config.json"
         source = json.loads(settings.read_text()).get("source", {}) if settings.exists() else {}
@@ -181,7 +183,8 @@ class Evaluate(Machine):
         spec = environment_spec(source)
         shown = getattr(spec, "id", spec)
         policy = Policy.load(self.run_folder, device=self.device)
-        for word in self.adapt:
+        words = self.adapt if policy.members > 1 else self.adapt[:1]  # one member: nothing to believe in
+        for word in words:
             env = GymnasiumBatch(spec, self.episodes, self.seed)
             with ERRORS.status(f"{shown}: {word}"):
                 try:
@@ -190,7 +193,7 @@ class Evaluate(Machine):
                     raise ValueError(f"{shown} does not fit this policy: {error}") from error
             lines += [
                 {
-                    "policy": f"belief: {word}",
+                    "policy": f"belief: {word}" if policy.members > 1 else "policy",
                     "seed": self.seed,
                     "episode": i,
                     "return": float(result.returns[i]),
@@ -352,7 +355,7 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         ERRORS.print("[yellow]stopped; --resume goes on from the last checkpoint[/yellow]")
         sys.exit(130)
-    except (DataError, ValueError, OSError, ModuleNotFoundError, gymnasium.error.Error) as error:
+    except (DataError, ValueError, OSError, ImportError, gymnasium.error.Error) as error:
         ERRORS.print(f"[red]error:[/red] {escape(str(error))}", markup=True, soft_wrap=True)  # names are not cut in two
         sys.exit(2)
 

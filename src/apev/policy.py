@@ -115,6 +115,10 @@ class Policy:
     def act(self, obs: Any, deterministic: bool = True) -> Any:
         """The action for what is seen now: an array for many environments; for one an int, or [A] where they are continuous."""
         seen = self._read(obs)
+        if not bool(torch.isfinite(seen.vector).all()):
+            raise ValueError(
+                "the observation holds NaN or infinite numbers, so would the action. Fix: repair the sensor's reading."
+            )
         state = self.state
         if len(state.log_belief) != len(seen.vector):
             if state.obs is not None:

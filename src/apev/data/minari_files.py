@@ -3,8 +3,9 @@
     <root>/<id>/data/metadata.json     spaces, environment, references
                      main_data.hdf5    episode_<i>/{observations [T + 1], actions [T], rewards, terminations, truncations}
 
-The root is $MINARI_DATASETS_PATH, else ~/.minari/datasets. Plain numbers in HDF5 are read with h5py alone; other storage
-(Arrow, JPEG pictures) needs the extra: pip install "apev[minari]". Nothing is downloaded: `minari download ID` does that.
+The root is $MINARI_DATASETS_PATH, else ~/.minari/datasets. Plain numbers in HDF5 are read with h5py alone; JPEG pictures need
+the extra, pip install "apev[minari]", and Arrow storage pip install "minari[arrow]". Nothing is downloaded: `minari download
+ID` does that.
 
 An episode of T steps has T + 1 observations, so every row has its next observation. A row both terminated and truncated is read
 as terminated. The environment stays in `Dataset.source`, so evaluation finds it.

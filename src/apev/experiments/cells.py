@@ -26,7 +26,7 @@ def cells() -> Iterator[tuple[str, str]]:
     for task, row in PAPER.items():
         for algorithm, score in row.items():
             command = f"apev reproduce d4rl --task {task} --algos {algorithm} --scale paper --seeds 0 1 2 3 --device cuda"
-            data = f" --data {task.replace('-', '_', 1)}-v2.hdf5"
+            data = f" --data {task.replace('-', '_')}-v2.hdf5"
             yield f"{task}, {display_name(algorithm)}: {score:g}", command + data
     yield "Theorem 4.1, Propositions 5.1 to 5.3, Figure 1", "apev reproduce theory"
 

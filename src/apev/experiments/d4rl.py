@@ -134,7 +134,7 @@ def locate(task: str, data: Path | None) -> Path:
     made = Path("runs/collect") / f"{environment}-s0" / kind / "data.npz"
     if not made.exists():
         raise FileNotFoundError(
-            f"no data for {task}. Fix: --data with D4RL's {task.replace('-', '_', 1)}-v2.hdf5, or make D4RL-style data with "
+            f"no data for {task}. Fix: --data with D4RL's {task.replace('-', '_')}-v2.hdf5, or make D4RL-style data with "
             f"`apev collect {environment} --kind {kind}`."
         )
     return made
@@ -202,7 +202,7 @@ def train_one(
         title=f"{algorithm}, seed {seed}",
         console=console,
     )
-    episodes, beliefs = final_evaluation(agent, algorithm, environment, size.episodes, seed, held_out)
+    episodes, beliefs = final_evaluation(agent, algorithm, environment, size.episodes, seed, held_out, console)
     (folder / "beliefs.json").write_text(json.dumps(beliefs, indent=1) + "\n")
     spent = {"seconds_of_last_process": round(time.monotonic() - began), "threads": torch.get_num_threads()}
     (folder / "run.json").write_text(json.dumps({"updates": schedule.updates} | spent) + "\n")
@@ -236,7 +236,7 @@ def run(
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Train what is asked for and not there yet, then summarise everything in OUT/TASK."""
-    from apev.report.d4rl import print_scores
+    from apev.report.d4rl import check_same_log, print_scores
     from apev.report.d4rl_page import write_scores
 
     path = locate(task, data)
@@ -252,6 +252,7 @@ def run(
         "data": data_used(dataset),
         "log": dataset.describe() | {"card": json.loads(card.read_text()) if card.exists() else None},
     }
+    check_same_log(about, folder)
     (folder / "task.json").write_text(json.dumps(about, indent=1) + "\n")
     for seed in seeds:
         for algorithm in algorithms:

@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from apev.agents import APEVSAC, Agent
 from apev.data import Sampler
 from apev.evaluate import GymnasiumBatch, Rollout, rollout
 from apev.policy import Policy
+from apev.progress import progress_bar
 from apev.train import CALIBRATION_BATCH
 
 FORGETTING = 0.05  # evidence loses its weight with a half-life of 14 steps
@@ -47,16 +49,27 @@ def deployed(agent: APEVSAC, held_out: Sampler | None, **changes: Any) -> Policy
 
 
 def final_evaluation(
-    agent: Agent, algorithm: str, environment: Any, episodes: int, seed: int, held_out: Sampler | None = None
+    agent: Agent,
+    algorithm: str,
+    environment: Any,
+    episodes: int,
+    seed: int,
+    held_out: Sampler | None = None,
+    console: Console | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """(one record an episode and behaviour, how concentrated the adapting beliefs were at some steps)."""
     env = GymnasiumBatch(environment, episodes, seed=100_000 * (seed + 1))
     lines: list[dict[str, Any]] = []
     beliefs: dict[str, Any] = {}
-    for policy_name, policy in behaviours(agent, algorithm, held_out).items():
-        policy = policy.with_adapt(policy.adapt, seed=seed)
-        traced = policy.adapt is True and agent.members > 1
-        result = rollout(policy, env, trace=traced)
+    found = behaviours(agent, algorithm, held_out)
+    with progress_bar(console or Console(stderr=True)) as progress:
+        task = progress.add_task(f"{algorithm}, seed {seed}: evaluation", total=len(found))
+        results = {}
+        for policy_name, policy in found.items():
+            traced = policy.adapt is True and agent.members > 1
+            results[policy_name] = rollout(policy.with_adapt(policy.adapt, seed=seed), env, trace=traced)
+            progress.advance(task)
+    for policy_name, result in results.items():
         lines += [
             {
                 "algorithm": algorithm,
@@ -68,7 +81,7 @@ def final_evaluation(
             }
             for i in range(episodes)
         ]
-        if traced:
+        if result.beliefs:
             beliefs[policy_name] = trace_of(result)
     return lines, beliefs
 

@@ -164,7 +164,7 @@ def store(folder: Path, out: Path) -> None:
     episodes, lines = read_lines(folder)
     beliefs, meta = read_beliefs(folder), read_meta(folder)
     if (out / "task.json").exists():
-        check_same_log(folder, out)
+        check_same_log(json.loads((folder / "task.json").read_text()), out)
         new = {run_of(line) for line in episodes}
         before = [[line for line in old if run_of(line) not in new] for old in read_lines(out)]
         episodes, lines = (sorted(old + more, key=run_of) for old, more in zip(before, (episodes, lines), strict=True))
@@ -186,13 +186,18 @@ def run_of(line: Mapping[str, Any]) -> tuple[str, int]:
     return line["algorithm"], line["seed"]
 
 
-def check_same_log(folder: Path, out: Path) -> None:
-    """Scores of policies that learned from different logs do not go into one table."""
-    now, before = (json.loads((path / "task.json").read_text()) for path in (folder, out))
-    for about in (now, before):
-        about["log"].pop("card")  # where the log comes from; what is in it are the other numbers
+def check_same_log(about: Mapping[str, Any], out: Path) -> None:
+    """Scores of policies that learned from different logs do not go into one table: `about` is what out/task.json says."""
+    if not (out / "task.json").exists():
+        return
+    now, before = json.loads(json.dumps(about)), json.loads((out / "task.json").read_text())
+    for one in (now, before):
+        one["log"].pop("card")  # where the log comes from; what is in it are the other numbers
     if now != before:
-        raise ValueError(f"{out} holds results on another log of {before['task']}. Fix: another --store, or remove it.")
+        rows = [f"{one['log']['rows']:,} rows" for one in (before, now)]
+        raise ValueError(
+            f"{out} holds results on another log ({rows[0]}, now {rows[1]}). Fix: name another folder, or remove it."
+        )
 
 
 # ---------------------------------------------------------------------- what a person sees
