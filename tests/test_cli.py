@@ -172,6 +172,7 @@ def assert_mentions(text: str, pattern: str) -> None:
         (["--checkpoint-every", "0"], "checkpoint.every"),
         (["--updates", "-1"], "updates"),
         (["--eval-env", "NoSuchEnv-v0"], "NoSuchEnv"),
+        (["--eval-env", "MountainCar-v0"], "MountainCar-v0 does not fit.*width 2.*training data had 4"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -346,3 +347,19 @@ def test_a_log_of_continuous_actions_trains_and_evaluates(tmp_path: Path, agent:
     main(["evaluate", str(tmp_path / "run"), "--env", "Pendulum-v1", "--episodes", "2"])
     behaviours = 2 if agent == "ape-v" else 1  # one member: there is no belief to freeze
     assert len((tmp_path / "run/episodes.jsonl").read_text().splitlines()) == 2 * behaviours
+
+
+def test_few_updates_of_continuous_actions_are_called_a_first_look(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apev.cli.FIRST_LOOK", 2)
+    rows = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    ends = np.arange(20) % 5 == 4
+    log = {"observations": rows, "actions": rows[:, :1], "rewards": rows[:, 1], "terminated": ends, "truncated": ~ends & False}
+    np.savez(tmp_path / "log.npz", **log)
+    fixed = ["train", "--data", str(tmp_path / "log.npz"), "--agent", "bc", "--threads", "1", "--set", "hidden=8"]
+    code, _, err = call(capsys, *fixed, "--out", str(tmp_path / "a"))
+    assert code == 0
+    assert_mentions(err, "2 updates are a first look.*--updates")
+    _, _, err = call(capsys, *fixed, "--out", str(tmp_path / "b"), "--updates", "2")
+    assert "first look" not in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from apev.agents import SACConfig
 from apev.cli import main
-from apev.collect.command import digest, medium_step
+from apev.collect.command import by_luck, digest, medium_step
 from apev.collect.online import OnlineConfig, OnlineSAC
 from apev.collect.record import record
 from apev.collect.replay import Replay
@@ -94,6 +95,17 @@ def test_the_medium_policy_is_the_first_good_enough() -> None:
     assert medium_step(curve[2:], None) == 50  # a third of the way from 1 to 9 is 3.67
     with pytest.raises(ValueError, match="reached 9, not 100"):
         medium_step(curve, 100.0)
+    with pytest.raises(ValueError, match=r"did not improve.*Fix"):
+        medium_step([{"update": 0, "return": 5.0}, {"update": 10, "return": 4.0}], None)
+
+
+def test_a_teacher_that_was_only_lucky_is_told_from_one_that_learned() -> None:
+    def curve(*returns: list[float]) -> list[dict[str, Any]]:
+        return [{"update": i, "return": sum(r) / len(r), "returns": r} for i, r in enumerate(returns)]
+
+    assert by_luck(curve([1.0, 9.0, 5.0], [2.0, 8.0, 7.0]))
+    assert by_luck(curve([1.0, 9.0, 5.0], [0.0, 0.0, 0.0]))
+    assert not by_luck(curve([1.0, 2.0, 3.0], [1.0, 2.0, 2.0], [11.0, 12.0, 13.0]))
 
 
 def test_recorded_episodes_are_whole(whole: OnlineSAC) -> None:
@@ -119,7 +131,12 @@ def test_replay_draws_from_all_rows_alike(tmp_path: Path) -> None:
 
 def test_kinds_of_logs_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["collect", "Pendulum-v1", "--out", str(tmp_path), "--train-steps", "200", "--steps", "300", "--threads", "1"]
-    main([*words, "--kind", "medium-replay"])
+    with pytest.raises(SystemExit):  # a third of the way to nowhere
+        main([*words, "--kind", "medium-replay"])
+    assert "did not improve" in capsys.readouterr().err
+    words += ["--medium-return", "-2000"]
+    main([*words, "--kind", "medium-replay", "--resume"])
+    assert "hardly learned" in capsys.readouterr().err
     main([*words, "--kind", "medium-expert", "--resume"])
     main([*words, "--kind", "random"])
     for kind, rows in (("medium-replay", None), ("medium-expert", 300), ("random", 300)):

@@ -170,8 +170,19 @@ def test_what_data_was_used_is_told(log: Path) -> None:
     assert data_used(data) == "another log"
     data.source["notes"] = ["made by D4RL's recipe with apev collect; not D4RL's own data"]
     assert data_used(data) == "D4RL-style"
-    data.source.update(notes=[], format="d4rl")
+    data.source.update(notes=[], format="d4rl", name="my-log")
+    assert data_used(data) == "another log"  # of the same layout
+    data.source["name"] = "hopper-random-v2"
     assert data_used(data) == "D4RL"
+
+
+def test_a_log_of_another_task_is_refused(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = Dataset.load(log)
+    data.source["name"] = "hopper-medium-v2"
+    data.save(tmp_path / "data.npz")
+    with pytest.raises(SystemExit):
+        command(tmp_path / "data.npz", tmp_path)
+    assert "is a log of hopper-medium-v2, not of hopper-random" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_trace_counts_members_of_running_episodes() -> None:

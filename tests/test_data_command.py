@@ -148,6 +148,27 @@ def test_verify_notes_a_next_observation_that_does_not_follow(capsys: pytest.Cap
     assert "1 rows (first 14) inside an episode are not the following row" in out
 
 
+def test_verify_notes_actions_the_environment_would_not_take(
+    capsys: pytest.CaptureFixture[str], hopper: Path, tmp_path: Path
+) -> None:
+    data = Dataset.load(hopper)
+    data.source.update(action_low=[-0.5], action_high=[0.5])
+    data.save(tmp_path / "own.npz")
+    _, out, _ = call(capsys, "verify", str(tmp_path / "own.npz"))
+    assert "rows (first 32) lie outside the environment's bounds, -0.5 to 0.5: they reach from -0.5 to 0.75" in out
+    data.source.clear()
+    data.source["environment"] = "Pendulum-v1"  # which takes -2 to 2
+    data.save(tmp_path / "pendulum.npz")
+    _, out, _ = call(capsys, "verify", str(tmp_path / "pendulum.npz"))
+    assert "outside" not in out
+    data.source["environment"] = "MountainCarContinuous-v0"  # -1 to 1
+    data.source["action_low"] = [0.0, 0.0]
+    data.source["action_high"] = [1.0, 1.0]
+    data.save(tmp_path / "wide.npz")
+    _, out, _ = call(capsys, "verify", str(tmp_path / "wide.npz"))
+    assert "actions have 1 numbers a row, the environment's 2" in out
+
+
 def test_an_unreadable_file_is_a_defect_and_a_missing_one_a_mistake(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("no")
     assert call(capsys, "verify", str(tmp_path / "text.npz"))[0] == 1

@@ -22,9 +22,11 @@ from apev.envs.maze_data import CollectMaze
 from apev.experiments.reproduce import Reproduce
 from apev.machine import Machine
 from apev.policy import Policy
+from apev.progress import progress_bar
 from apev.train import Interrupted, Schedule
 
 ERRORS = Console(stderr=True, highlight=False)
+FIRST_LOOK = 3000  # updates of `apev train`
 EVALUATED_BY = ("name", "environment", "environment_spec", "reference")  # what a run keeps of its log's origin
 
 
@@ -71,8 +73,8 @@ class Train(Machine):
     """How many members; each agent has a default. Agents of continuous actions other than ape-v have one."""
     gamma: float | None = None
     """Discount: .98 for discrete actions and .99 for continuous ones unless given."""
-    updates: int = 3000
-    """Gradient steps."""
+    updates: int | None = None
+    """Gradient steps: 3,000 unless given. For continuous actions that is a first look: robots take 100,000 and more."""
     batch_size: int | None = None
     """Transitions an update: 512 for discrete actions and 256 for continuous ones unless given. Where every episode shows one
     picture, or the log names its contexts, it is drawn as 16 transitions of each."""
@@ -128,8 +130,14 @@ class Train(Machine):
             device=self.device,
             seed=self.seed,
         )
-        log_every = max(1, min(50, self.updates))
-        schedule = Schedule(self.updates, log_every, self.eval_every, self.checkpoint_every, self.lr_decay)
+        updates = FIRST_LOOK if self.updates is None else self.updates
+        if self.updates is None and not dataset.discrete:
+            ERRORS.print(f"{updates:,} updates are a first look: robots take 100,000 and more (--updates).")
+        evaluator = None
+        if self.eval_env:
+            evaluator = gymnasium_evaluator(self.eval_env, self.seed, agent)
+        log_every = max(1, min(50, updates))
+        schedule = Schedule(updates, log_every, self.eval_every, self.checkpoint_every, self.lr_decay)
         folder = train(
             agent,
             sampler,
@@ -137,7 +145,7 @@ class Train(Machine):
             schedule,
             resume=self.resume,
             held_out=held_out,
-            evaluator=gymnasium_evaluator(self.eval_env, self.seed) if self.eval_env else None,
+            evaluator=evaluator,
             config={
                 "agent": self.agent,
                 "data": self.data.name,
@@ -170,7 +178,7 @@ class Evaluate(Machine):
         """Run it."""
         from apev.data.scores import normalise, of_source
         from apev.data.source import environment_spec
-        from apev.evaluate import GymnasiumBatch, rollout
+        from apev.evaluate import GymnasiumBatch, check_fit, rollout
         from apev.report import print_returns, print_table, summarise
 
         self.use()
@@ -184,13 +192,18 @@ class Evaluate(Machine):
         shown = getattr(spec, "id", spec)
         policy = Policy.load(self.run_folder, device=self.device)
         words = self.adapt if policy.members > 1 else self.adapt[:1]  # one member: nothing to believe in
+        env = GymnasiumBatch(spec, self.episodes, self.seed)
+        check_fit(policy, env, shown)
         for word in words:
-            env = GymnasiumBatch(spec, self.episodes, self.seed)
-            with ERRORS.status(f"{shown}: {word}"):
-                try:
-                    result = rollout(policy.with_adapt(parse_adapt(word), seed=self.seed), env)
-                except (KeyError, TypeError) as error:
-                    raise ValueError(f"{shown} does not fit this policy: {error}") from error
+            behaviour = policy.with_adapt(parse_adapt(word), seed=self.seed)
+            name = f"{shown}: {word}" if policy.members > 1 else shown
+            with progress_bar(ERRORS) as progress:
+                task = progress.add_task(name, total=self.episodes)
+
+                def watch(steps: int, over: int) -> None:
+                    progress.update(task, completed=over, description=f"{name}, step {steps}")  # noqa: B023 (used at once)
+
+                result = rollout(behaviour, env, watch=watch)
             lines += [
                 {
                     "policy": f"belief: {word}" if policy.members > 1 else "policy",
@@ -314,11 +327,12 @@ def parse_settings(config_type: type, settings: tuple[str, ...]) -> dict[str, An
     return parsed
 
 
-def gymnasium_evaluator(env_id: str, seed: int, episodes: int = 10) -> Any:
+def gymnasium_evaluator(env_id: str, seed: int, agent: Any, episodes: int = 10) -> Any:
     """Mean return of the adaptive policy during training."""
-    from apev.evaluate import GymnasiumBatch, rollout
+    from apev.evaluate import GymnasiumBatch, check_fit, rollout
 
     env = GymnasiumBatch(env_id, episodes, seed=1000 + seed)
+    check_fit(Policy(agent), env, env_id)
 
     def evaluate(agent: Any, update: int) -> list[dict[str, Any]]:
         result = rollout(Policy(agent), env)

@@ -7,9 +7,11 @@ Environments are stepped side by side; one that has ended stays frozen until all
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import gymnasium
 import numpy as np
 import torch
 
@@ -53,8 +55,18 @@ class Rollout:
         return cls(np.zeros(n), np.zeros(n, dtype=np.int64), ended, success, stalled)
 
 
-def rollout(policy: Policy, env: BatchedEnv, *, trace: bool = False, deterministic: bool = True) -> Rollout:
-    """One episode in every environment; actions are greedy, or drawn from the policy."""
+def rollout(
+    policy: Policy,
+    env: BatchedEnv,
+    *,
+    trace: bool = False,
+    deterministic: bool = True,
+    watch: Callable[[int, int], None] | None = None,
+) -> Rollout:
+    """One episode in every environment; actions are greedy, or drawn from the policy.
+
+    watch: told after each step how many steps there were and how many episodes are over.
+    """
     n = env.num_envs
     table = picture_table(env, policy.agent.device)
     read = lambda obs: policy.agent.layout.read(obs, table, policy.agent.device)  # noqa: E731
@@ -85,6 +97,8 @@ def rollout(policy: Policy, env: BatchedEnv, *, trace: bool = False, determinist
         active &= ~newly
         obs = following
         steps += 1
+        if watch is not None:
+            watch(steps, n - int(active.sum()))
         if trace:
             result.beliefs.append(policy.belief)
             result.observations.append(raw)
@@ -92,6 +106,22 @@ def rollout(policy: Policy, env: BatchedEnv, *, trace: bool = False, determinist
     distinct = 1 + (np.diff(np.sort(recent, axis=0), axis=0) != 0).sum(axis=0)
     result.stalled |= ~success & ~terminated & (lengths >= STALL_WINDOW) & (distinct <= 2)
     return result
+
+
+def check_fit(policy: Policy, env: GymnasiumBatch, name: str) -> None:
+    """An environment of other observations or actions than the policy's is refused before anything happens in it."""
+    layout, space = policy.agent.layout, env.envs[0].action_space
+    try:
+        layout.read(env.reset())
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{name} does not fit this policy: {error.args[0]}") from error
+    if isinstance(space, gymnasium.spaces.Discrete):
+        fits = layout.num_actions == space.n
+    else:
+        fits = isinstance(space, gymnasium.spaces.Box) and space.shape == (layout.action_dim,)
+    if not fits:
+        own = f"{layout.num_actions} discrete actions" if layout.num_actions else f"{layout.action_dim} continuous actions"
+        raise ValueError(f"{name} does not fit this policy: its actions are {space}, the policy has {own}.")
 
 
 def picture_table(env: Any, device: torch.device) -> torch.Tensor | None:

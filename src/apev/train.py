@@ -143,11 +143,20 @@ def check_settings(folder: Path, about: dict[str, Any]) -> None:
     path = folder / "config.json"
     old = json.loads(path.read_text()) if path.exists() else {}
     new = json.loads(json.dumps(about, default=str))
-    flat = [{**d, **d.get("agent_config", {})} for d in (old, new)]
-    differ = [k for k in flat[0] if k not in ("schedule", "agent_config") and flat[0][k] != flat[1].get(k)]
+    before, now = (dict(_leaves(d)) for d in (old, new))
+    differ = [k for k in before if not k.startswith("schedule ") and before[k] != now.get(k)]
     if differ:
-        told = ", ".join(f"{k} was {flat[0][k]!r}, now {flat[1].get(k)!r}" for k in differ)
+        told = ", ".join(f"{k.removeprefix('agent_config ')} was {before[k]!r}, now {now.get(k)!r}" for k in differ)
         raise ValueError(f"{folder} was begun with other settings ({told}). Fix: resume with those, or start anew.")
+
+
+def _leaves(settings: dict[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
+    """("log rows", 75000) of {"log": {"rows": 75000}}: a difference is told where it is."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{head}{key} ")
+        else:
+            yield f"{head}{key}", value
 
 
 def set_lr(agent: Agent, done: float, decay: bool) -> None:

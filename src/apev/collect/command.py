@@ -88,6 +88,10 @@ class Collect(Machine):
             to_the_end = self.kind in ("expert", "medium-expert")
             curve = teacher.run(None if to_the_end else target, resume=self.resume)
         medium = 0 if self.kind == "random" else medium_step(curve, target)
+        if self.kind != "random" and by_luck(curve):
+            before, best = curve[0]["return"], best_of(curve)["return"]
+            told = f"[yellow]the agent hardly learned:[/yellow] {before:,.0f} untrained, {best:,.0f} at its best."
+            Console(stderr=True).print(f"{told} With more --train-steps (and --resume) the log has more to learn from.")
 
         def rolled(step: int, count: int, part: int) -> dict[str, np.ndarray]:
             policy = apev.load(out / "teacher" / "policies" / f"{step:07d}")
@@ -141,16 +145,33 @@ def medium_step(curve: list[dict[str, Any]], target: float | None) -> int:
 
     if target is None:
         returns = [line["return"] for line in curve]
+        if max(returns[1:]) <= returns[0]:
+            raise ValueError(
+                f"in {curve[-1]['update']:,} steps the agent did not improve on the untrained one's {returns[0]:,.0f}. "
+                "Fix: --resume with more --train-steps."
+            )
         goal = returns[0] + (max(returns) - returns[0]) / 3
         return int(next(line["update"] for line in curve[1:] if line["return"] >= goal))
     found = [line["update"] for i, line in enumerate(curve) if reached(curve[: i + 1], target)]
     if not found:
-        best = max(line["return"] for line in curve)
+        best = best_of(curve)["return"]
         raise ValueError(
             f"in {curve[-1]['update']:,} steps the agent reached {best:,.0f}, not {target:,.0f}. "
             "Fix: --resume with more --train-steps, or a lower --medium-return."
         )
     return int(found[0])
+
+
+def best_of(curve: list[dict[str, Any]]) -> dict[str, Any]:
+    """The evaluation of the highest return."""
+    return max(curve, key=lambda line: line["return"])
+
+
+def by_luck(curve: list[dict[str, Any]]) -> bool:
+    """Whether the best evaluation is within two standard errors of the untrained policy's."""
+    untrained, best = (np.array(line["returns"]) for line in (curve[0], best_of(curve)))
+    error = np.sqrt(untrained.var() / len(untrained) + best.var() / len(best))
+    return bool(best.mean() - untrained.mean() < 2 * error)
 
 
 def digest(dataset: Dataset) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from apev.data import source as sources
 from apev.data import validate
 from apev.data.columns import Columns
 from apev.data.dataset import Dataset
@@ -112,6 +113,26 @@ def _together(columns: Columns, checked: dict[str, np.ndarray], found: list[Data
         _attempt(columns.dataset, found)
 
 
+def _out_of_bounds(dataset: Dataset) -> list[str]:
+    """Continuous actions that the environment would not take, where its bounds are known."""
+    bounds = None if dataset.discrete else sources.action_bounds(dataset.source)
+    if bounds is None:
+        return []
+    width = dataset.actions.shape[1:]
+    if np.ndim(bounds[0]) and np.shape(bounds[0]) != width:
+        return [f"actions have {width[0]} numbers a row, the environment's {np.size(bounds[0])}"]
+    low, high = (np.broadcast_to(bound, width) for bound in bounds)
+    slack = 1e-3 * (high - low)
+    outside = ((dataset.actions < low - slack) | (dataset.actions > high + slack)).any(axis=1)
+    if not outside.any():
+        return []
+    least, most = float(np.min(dataset.actions)), float(np.max(dataset.actions))
+    return [
+        f"actions: {int(outside.sum())} rows (first {int(np.argmax(outside))}) lie outside the environment's bounds, "
+        f"{low.min():g} to {high.max():g}: they reach from {least:g} to {most:g}"
+    ]
+
+
 def notes(dataset: Dataset) -> list[str]:
     """What is no defect but good to know before training."""
     told = list(dataset.source.get("notes", []))
@@ -127,6 +148,7 @@ def notes(dataset: Dataset) -> list[str]:
                 f"next_observations of {key}: {int(gaps.sum())} rows (first {first}) inside an episode are not the following "
                 "row. Learning uses them as logged; episode returns and lengths may be wrong there"
             )
+    told += _out_of_bounds(dataset)
     if dataset.rewards.min() == dataset.rewards.max():
         told.append(f"every reward is {dataset.rewards[0]:g}: there is nothing to learn from rewards alone")
     return told

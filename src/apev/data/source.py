@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 # The closest living relatives of D4RL's environments: v5 changed Walker2d's friction and the healthy reward.
 ENVIRONMENTS = {"halfcheetah": "HalfCheetah-v4", "hopper": "Hopper-v4", "walker2d": "Walker2d-v4", "ant": "Ant-v4"}
@@ -49,6 +50,21 @@ def environment_spec(source: Mapping[str, Any]) -> Any:
     if source.get("environment"):
         return source["environment"]
     raise ValueError(f"this data does not say its environment (it knows {sorted(source)}). Fix: name one with --env.")
+
+
+def action_bounds(source: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """(low, high) of continuous actions: as the log says, else its environment, where one is named and can be made here."""
+    if "action_low" in source and "action_high" in source:
+        return np.asarray(source["action_low"]), np.asarray(source["action_high"])
+    if not (source.get("environment") or source.get("environment_spec")):
+        return None
+    try:
+        env = recover_environment(source)
+    except (gymnasium.error.Error, ImportError, ValueError):
+        return None
+    space = env.action_space
+    env.close()
+    return (space.low, space.high) if isinstance(space, gymnasium.spaces.Box) else None
 
 
 def recover_environment(source: Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:

@@ -10,6 +10,7 @@ behaviour of its belief, at its end. What is written is data; `report/d4rl.py` c
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -30,7 +31,7 @@ from apev.agents import (
     SACConfig,
 )
 from apev.data import Dataset, Sampler
-from apev.data.source import ENVIRONMENTS
+from apev.data.source import ENVIRONMENTS, d4rl_robot
 from apev.evaluate import GymnasiumBatch, rollout
 from apev.experiments.d4rl_evaluate import final_evaluation
 from apev.experiments.reproduce import Algorithm
@@ -145,7 +146,8 @@ def data_used(dataset: Dataset) -> str:
     notes = " ".join(dataset.source.get("notes", []))
     if "not D4RL's own data" in notes:
         return "D4RL-style"
-    return "D4RL" if dataset.source.get("format") == "d4rl" else "another log"
+    name = dataset.source.get("name", "")  # D4RL's own has a version: hopper-medium-replay-v2
+    return "D4RL" if d4rl_robot(name) and re.search(r"-v\d+$", name) else "another log"
 
 
 def curve_evaluator(environment: Any, episodes: int, seed: int) -> Evaluator:
@@ -243,6 +245,9 @@ def run(
     dataset = Dataset.load(path)
     if dataset.discrete or dataset.pictures is not None:
         raise ValueError(f"{path.name} has discrete actions or pictures. Fix: a log of {task}.")
+    name = dataset.source.get("name", "")
+    if d4rl_robot(name) and re.sub(r"-v\d+$", "", name) != task:
+        raise ValueError(f"{path} is a log of {name}, not of {task}. Fix: name its own --task, or another --data.")
     folder = out / task
     folder.mkdir(parents=True, exist_ok=True)
     card = path.parent / "card.json"

@@ -148,7 +148,7 @@ class D4RL(Machine):
     data: Path | None = None
     """D4RL's .hdf5, or any log of the task. Unless given: what `apev collect` made in runs/collect."""
     seeds: tuple[int, ...] = (0,)
-    """Which seeds."""
+    """Which seeds, by name: --seeds 0 1 2."""
     updates: int | None = None
     """Gradient steps, instead of the scale's."""
     compile: bool = False
