@@ -84,7 +84,7 @@ def write_summary(folder: Path) -> dict[str, Any]:
         if line["algorithm"].startswith("ape-v"):
             behaviours.setdefault(line["policy"], []).append(line)
     summary = about | {
-        "title": f"{task}, {about['data']} data",
+        "title": f"{task}, {about['data']}" + (" data" if about["data"].startswith("D4RL") else ""),
         "algorithms": algorithms,
         "policies": {name: scores(task, _by_seed(lines)) | _lengths(lines) for name, lines in behaviours.items()},
         "beliefs": read_beliefs(folder),
