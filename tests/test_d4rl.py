@@ -85,6 +85,8 @@ def test_stored_results_give_the_same_summary_without_the_runs(out: Path, tmp_pa
     stored = json.loads((out / "stored" / "summary.json").read_text())
     assert stored == json.loads((out / "hopper-random" / "summary.json").read_text())
     assert not list((out / "stored").rglob("*.safetensors"))
+    curves = [json.loads(line) for line in (out / "stored" / "curves.jsonl").read_text().splitlines()]
+    assert all({"value", "value_boldest"} <= set(line["logged"]) for line in curves if line["algorithm"] == "ape-v")
     assert {path.name for path in (out / "stored" / "figures").iterdir()} == {
         "curves.svg",
         "members.svg",

@@ -126,14 +126,22 @@ def read_lines(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]
     if (folder / "agents").is_dir():
         runs = [path.parent for path in folder.glob("agents/*/episodes.jsonl")]
         episodes = [line for run in runs for line in read_jsonl(run / "episodes.jsonl")]
-        curves = [
-            {"algorithm": run.name.rpartition("-s")[0]} | line for run in runs for line in read_jsonl(run / "curves.jsonl")
-        ]
+        curves = [{"algorithm": run.name.rpartition("-s")[0]} | line for run in runs for line in read_curve(run)]
     else:
         episodes, curves = read_jsonl(folder / "episodes.jsonl"), read_jsonl(folder / "curves.jsonl")
     if not episodes:
         raise FileNotFoundError(f"{folder} holds no finished run. Fix: let `apev reproduce d4rl` train one.")
     return sorted(episodes, key=run_of), sorted(curves, key=run_of)
+
+
+def read_curve(run: Path) -> list[dict[str, Any]]:
+    """Evaluations during training, each with what was logged of the training until then: its losses and values."""
+    logged = [{"update": 0}, *read_jsonl(run / "metrics.jsonl")]
+    found = []
+    for line in read_jsonl(run / "curves.jsonl"):
+        latest = [metrics for metrics in logged if metrics["update"] <= line["update"]][-1]
+        found.append(line | {"logged": {name: float(f"{value:.6g}") for name, value in latest.items() if name != "update"}})
+    return found
 
 
 def read_beliefs(folder: Path) -> dict[str, Any]:
