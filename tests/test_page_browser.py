@@ -13,6 +13,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="needs a Chromium; on Debian: apt-get install chromium (package 'chromium')"
 )
+PATIENCE = 180_000  # milliseconds: a busy machine is not a broken page
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -27,7 +28,7 @@ ARGUMENTS = [
 @pytest.fixture(scope="module")
 def browser():
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=ARGUMENTS)
+        browser = driver.chromium.launch(executable_path=BROWSER, args=ARGUMENTS, timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -42,6 +43,7 @@ def page(browser, report, request):
     """The open page; afterwards: no console errors, no exceptions, no request but the file itself."""
     width = getattr(request, "param", 1200)
     context = browser.new_context(viewport={"width": width, "height": 800})
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     troubles, requests = [], []
     page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
