@@ -71,7 +71,7 @@ SIZES: dict[Scale, Size] = {
     # Halfcheetah's published 10 critics everywhere (hopper's 200 cost twenty times as much), and two layers instead of three.
     # Beliefs near certainty give each of APE-V's actors a K-th of the rows, so K is small where updates are few.
     # A thirtieth of the published updates: values arrive at 1 / (target rate (1 - gamma)) updates, 20,000 as published.
-    # An update of EDAC costs twice as much as SAC-N's, one of CQL three times: they train half as long, and a quarter.
+    # An update of EDAC costs twice as much as SAC-N's, one of CQL three times: they train half as long, and a fifth.
     "cpu": Size(
         Schedule(100_000, 500, 5000, 2500),
         20,
@@ -80,7 +80,7 @@ SIZES: dict[Scale, Size] = {
         dict.fromkeys(ROBOTS, 10),
         members=3,
         hidden=(256, 256),
-        updates={"cql": 25_000, "edac": 50_000},
+        updates={"cql": 20_000, "edac": 50_000},
         sac={"lr": 1e-3, "target_rate": 0.02},
     ),
     "paper": Size(
