@@ -67,6 +67,7 @@ def test_episodes_next_rows_and_usable_rows_follow_the_flags() -> None:
     np.testing.assert_array_equal(data.next_observations["observation"][2], data.observations["observation"][2])
     assert (len(data), data.num_episodes, data.num_actions, data.vector_dim, data.discrete) == (8, 3, 3, 2, True)
     assert data.episode_returns().tolist() == [-3.0, -12.0, -13.0]
+    assert data.discounted_returns(0.5).tolist() == [-1.0, -2.0, -2.0, -6.25, -6.5, -5.0, -9.5, -7.0]
     assert not data.shared_pictures
     assert data.group.tolist() == data.episodes.tolist()
     assert data.num_groups == 3

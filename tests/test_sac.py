@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from agent_contract import ContinuousContract
@@ -20,7 +21,7 @@ from apev.agents import APEVSAC, REGISTRY, SAC, APEVSACConfig, SACConfig
 from apev.agents.continuous import ContinuousAgent
 from apev.agents.sac import squash
 from apev.belief import BeliefFilter
-from apev.data import Layout, Observations
+from apev.data import Dataset, Layout, Observations
 from apev.ensemble import EnsembleMLP, Groups
 
 
@@ -139,6 +140,20 @@ def test_members_learn_at_every_belief_or_trained_without_doubt_in_their_own_cor
         one_state(agent, [[0.0, 1.0], [0.2, 0.7], [0.0, 0.9]])  # values .5 more: errors .5 and .7; 1.5, 1.2 and 1.4
         loss, _ = agent.critic_loss(step(0.0, 0.0), torch.tensor([[0.0, 1.0]]).log())
         assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_no_target_is_lower_than_the_lowest_return_in_the_log() -> None:
+    columns = {"observations": np.zeros((4, 1)), "actions": np.zeros((4, 1)), "rewards": np.array([-1.0, -2.0, 4.0, -5.0])}
+    ends = np.array([False, True, False, True])
+    data = Dataset.from_arrays(**columns, terminated=ends, truncated=~ends & False)  # type: ignore[arg-type]
+    for held, lowest in ((True, -5.0), (False, -math.inf)):
+        config = APEVSACConfig(critics=3, gamma=0.5, hidden=(), target_floor=held)
+        agent = APEVSAC.for_data(data, config)
+        assert float(agent.lowest) == lowest
+        one_state(agent, [[-99.0, -99.0]] * 3)  # -98.5 for the logged action, -99 for the actors'
+        loss, _ = agent.critic_loss(step(0.0, 0.0), torch.tensor([[0.0, 1.0]]).log())
+        target = -5.0 if held else 0.5 * -99.0  # and some entropy
+        assert float(loss.detach()) == pytest.approx(5 * (-98.5 - target) ** 2, rel=0.01)
 
 
 def test_metrics_are_numbers_where_nobody_trusts_a_member() -> None:

@@ -10,10 +10,11 @@ measures all members at b. In training b' is measured at b either way, with the 
 weights: a floor would lift beliefs out of their corners, and TD errors have tails heavy enough to carry them into another one
 again and again. Values would then be those of a policy that keeps changing its mind.
 
-Every member learns at every belief alike, as printed. Where members share networks the careful ones are then more careful than
-the SAC-n agents they stand for, because all critics disagree about what bold actors do. To have a member learn only where it is
-trusted before a step, or before and after it, was tried: values run away, since nothing corrects what a member says where large
-errors have carried the belief off.
+Every member learns at every belief alike, as printed. At beliefs that trust a bold actor a careful member judges actions that
+all its critics disagree about: the smallest of them sinks, its target with it, and so on without end; where members share
+networks, what it says where it is trusted sinks along. No target is therefore lower than the lowest return in the log
+(`target_floor`). To have a member learn only where it is trusted before a step, or before and after it, was tried: values run
+away, since nothing corrects what a member says where large errors have carried the belief off.
 
 Shared weights: N = max n_k networks with K heads each, member k is the minimum of head k over the first n_k. Separate
 weights: each member its own n_k networks (what the paper did for half-cheetah). All else is `sac.py`, of which SAC-N is the
@@ -23,7 +24,7 @@ case K = 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ from apev.agents.agent import BeliefConfig
 from apev.agents.sac import SAC, SACConfig
 from apev.belief import Likelihood, one_hot, sample_dirichlet
 from apev.data.batch import Batch, Layout
+from apev.data.dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,9 @@ class APEVSACConfig(BeliefConfig, SACConfig):
     """Concentration of the Dirichlet that beliefs are drawn from in training."""
     surprise: Literal["certain", "paper"] = "certain"
     """Where TD errors are measured at deployment: 'certain' each member's where it is trusted alone, 'paper' at the belief."""
+    target_floor: bool = True
+    """Whether targets are held above the lowest discounted return in the log: careful members, asked about bold actors, would
+    sink without end."""
     eval_only: bool = False
     """Train every member as if nobody doubted it: beliefs are corners and stay there, a member learns in its own corner only,
     and adapting is left to evaluation. The filter's scales then come from held-out episodes alone."""
@@ -61,12 +66,22 @@ class APEVSAC(SAC):
     """K SAC-n agents of different n, and the policy that mixes their actors by its belief."""
 
     config: APEVSACConfig
+    lowest: Tensor  # [] no target is lower
 
     def __init__(self, layout: Layout, config: APEVSACConfig, *, seed: int = 0) -> None:
         if config.surprise not in ("certain", "paper"):
             raise ValueError(f"surprise is {config.surprise!r}. Fix: 'certain' or 'paper'.")
         super().__init__(layout, config, seed=seed)
         self.filter.apply_floor(torch.zeros(self.members))  # refuses a floor that leaves nothing to share
+        self.register_buffer("lowest", torch.tensor(-torch.inf), persistent=False)
+
+    @classmethod
+    def for_data(cls, dataset: Dataset, config: Any, *, seed: int = 0) -> Self:
+        """An untrained agent for this log, whose returns say how low targets may be."""
+        agent = super().for_data(dataset, config, seed=seed)
+        if config.target_floor:
+            agent.lowest.fill_(float(dataset.discounted_returns(config.gamma).min()))
+        return agent
 
     @property
     def shared(self) -> bool:
@@ -108,6 +123,10 @@ class APEVSAC(SAC):
 
         bonus = (log_alpha.exp() * log_prob).view(K, B)
         return (own(obs, action) - self.backup(step, own(after, follow) - bonus)).T
+
+    def bounded(self, y: Tensor) -> Tensor:
+        """Targets no lower than the log's returns."""
+        return y.clamp_min(self.lowest)
 
     def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor | None:
         """Bayes' rule with TD errors at b on both sides; on the way, how large they are."""

@@ -226,10 +226,14 @@ class SAC(ContinuousAgent):
         q = self.ask(self.critics, x)  # [K, N, B]
         with torch.no_grad():
             after = self.new_belief(batch, q, log_belief)
-            y = self.backup(batch, self.soft_value(self.target, batch.next_obs.vector, after))  # [K, B]
+            y = self.bounded(self.backup(batch, self.soft_value(self.target, batch.next_obs.vector, after)))  # [K, B]
         squared = (q - y[:, None]).square()
         loss = (squared if self.members == 1 else squared * self.learning(before)).sum((0, 1)).mean()
         return loss, {"critic_loss": loss.detach() / sum(self.n)}
+
+    def bounded(self, y: Tensor) -> Tensor:
+        """Targets as critics learn them."""
+        return y
 
     def soft_value(self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None) -> Tensor:
         """V_k(s, b) from one action of the policy, with the entropy's bonus: [K, B]."""

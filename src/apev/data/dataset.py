@@ -227,6 +227,15 @@ class Dataset:
         """float64 [episodes]: the sum of the rewards, not discounted."""
         return np.bincount(self.episodes, weights=self.rewards, minlength=self.num_episodes)
 
+    def discounted_returns(self, gamma: float) -> np.ndarray:
+        """float64 [N]: of each row, the discounted rewards from it to the end of its episode."""
+        from scipy.signal import lfilter
+
+        rewards = np.asarray(self.rewards, dtype=np.float64)
+        starts = np.flatnonzero(np.diff(self.episodes)) + 1
+        parts = [lfilter([1.0], [1.0, -gamma], part[::-1])[::-1] for part in np.split(rewards, starts)]
+        return np.concatenate(parts)
+
     def split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
         """(kept, held out): a random `fraction` of the groups is held out, with all their episodes.
 
