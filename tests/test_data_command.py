@@ -161,9 +161,11 @@ def test_verify_notes_actions_the_environment_would_not_take(
     data.save(tmp_path / "pendulum.npz")
     _, out, _ = call(capsys, "verify", str(tmp_path / "pendulum.npz"))
     assert "outside" not in out
-    data.source["environment"] = "MountainCarContinuous-v0"  # -1 to 1
-    data.source["action_low"] = [0.0, 0.0]
-    data.source["action_high"] = [1.0, 1.0]
+    data.actions[:] *= 4
+    data.save(tmp_path / "pendulum.npz")
+    _, out, _ = call(capsys, "verify", str(tmp_path / "pendulum.npz"))
+    assert "bounds, -2 to 2: they reach from -2 to 3" in out
+    data.source.update(action_low=[0.0, 0.0], action_high=[1.0, 1.0])
     data.save(tmp_path / "wide.npz")
     _, out, _ = call(capsys, "verify", str(tmp_path / "wide.npz"))
     assert "actions have 1 numbers a row, the environment's 2" in out

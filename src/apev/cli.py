@@ -133,9 +133,6 @@ class Train(Machine):
         updates = FIRST_LOOK if self.updates is None else self.updates
         if self.updates is None and not dataset.discrete:
             ERRORS.print(f"{updates:,} updates are a first look: robots take 100,000 and more (--updates).")
-        evaluator = None
-        if self.eval_env:
-            evaluator = gymnasium_evaluator(self.eval_env, self.seed, agent)
         log_every = max(1, min(50, updates))
         schedule = Schedule(updates, log_every, self.eval_every, self.checkpoint_every, self.lr_decay)
         folder = train(
@@ -145,7 +142,7 @@ class Train(Machine):
             schedule,
             resume=self.resume,
             held_out=held_out,
-            evaluator=evaluator,
+            evaluator=gymnasium_evaluator(self.eval_env, self.seed, agent) if self.eval_env else None,
             config={
                 "agent": self.agent,
                 "data": self.data.name,

@@ -141,12 +141,15 @@ def train(
 def check_settings(folder: Path, about: dict[str, Any]) -> None:
     """A run goes on with the settings it began with; only the schedule may change."""
     path = folder / "config.json"
-    old = json.loads(path.read_text()) if path.exists() else {}
+    if not path.exists():
+        return
+    old = json.loads(path.read_text())
     new = json.loads(json.dumps(about, default=str))
     before, now = (dict(_leaves(d)) for d in (old, new))
-    differ = [k for k in before if not k.startswith("schedule ") and before[k] != now.get(k)]
+    added = [k for k in now if k.startswith("agent_config ") and k not in before]  # by a newer version
+    differ = [k for k in before if not k.startswith("schedule ") and before[k] != now.get(k)] + added
     if differ:
-        told = ", ".join(f"{k.removeprefix('agent_config ')} was {before[k]!r}, now {now.get(k)!r}" for k in differ)
+        told = ", ".join(f"{k.removeprefix('agent_config ')} was {before.get(k)!r}, now {now.get(k)!r}" for k in differ)
         raise ValueError(f"{folder} was begun with other settings ({told}). Fix: resume with those, or start anew.")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -81,6 +81,9 @@ class Collect(Machine):
             eval_every=5000 if train_steps >= 100_000 else max(train_steps // 20, 1),
             checkpoint_every=10_000 if train_steps >= 100_000 else max(train_steps // 10, 1),
         )
+        begun = out / "teacher" / "config.json"
+        if self.resume and begun.exists():  # more steps do not change how it began
+            config = replace(config, **{**json.loads(begun.read_text())["online"], "steps": train_steps})
         teacher = OnlineSAC(self.env, out / "teacher", config, SACConfig(critics=2, hidden=(256, 256)), self.seed)
         if self.kind == "random":
             curve = [teacher.evaluate()]
@@ -91,7 +94,7 @@ class Collect(Machine):
         if self.kind != "random" and by_luck(curve):
             before, best = curve[0]["return"], best_of(curve)["return"]
             told = f"[yellow]the agent hardly learned:[/yellow] {before:,.0f} untrained, {best:,.0f} at its best."
-            Console(stderr=True).print(f"{told} With more --train-steps (and --resume) the log has more to learn from.")
+            Console(stderr=True).print(f"{told} With more --train-steps, in another --out, there is more to learn from.")
 
         def rolled(step: int, count: int, part: int) -> dict[str, np.ndarray]:
             policy = apev.load(out / "teacher" / "policies" / f"{step:07d}")

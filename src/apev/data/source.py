@@ -35,9 +35,14 @@ def d4rl_name(path: Path) -> str:
     return path.stem.replace("_", "-").lower()
 
 
+def without_version(name: str) -> str:
+    """hopper-medium of hopper-medium-v2."""
+    return re.sub(r"-v\d+$", "", name)
+
+
 def d4rl_robot(name: str) -> str | None:
     """halfcheetah, hopper, walker2d or ant, if `name` is one of D4RL's MuJoCo data sets."""
-    robot, _, kind = re.sub(r"-v\d+$", "", name.lower()).partition("-")
+    robot, _, kind = without_version(name.lower()).partition("-")
     return robot if robot in ENVIRONMENTS and kind in KINDS else None
 
 

@@ -10,7 +10,6 @@ behaviour of its belief, at its end. What is written is data; `report/d4rl.py` c
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -31,7 +30,7 @@ from apev.agents import (
     SACConfig,
 )
 from apev.data import Dataset, Sampler
-from apev.data.source import ENVIRONMENTS, d4rl_robot
+from apev.data.source import ENVIRONMENTS, d4rl_robot, without_version
 from apev.evaluate import GymnasiumBatch, rollout
 from apev.experiments.d4rl_evaluate import final_evaluation
 from apev.experiments.reproduce import Algorithm
@@ -71,7 +70,7 @@ SIZES: dict[Scale, Size] = {
     # Halfcheetah's published 10 critics everywhere (hopper's 200 cost twenty times as much), and two layers instead of three.
     # Beliefs near certainty give each of APE-V's actors a K-th of the rows, so K is small where updates are few.
     # A thirtieth of the published updates: values arrive at 1 / (target rate (1 - gamma)) updates, 20,000 as published.
-    # An update of EDAC costs twice as much as SAC-N's, one of CQL three times: they train half as long, and a fifth.
+    # An update of EDAC costs about twice as much as SAC-N's, one of CQL three times: they train half as long, and a fifth.
     "cpu": Size(
         Schedule(100_000, 500, 5000, 2500),
         20,
@@ -147,7 +146,7 @@ def data_used(dataset: Dataset) -> str:
     if "not D4RL's own data" in notes:
         return "D4RL-style"
     name = dataset.source.get("name", "")  # D4RL's own has a version: hopper-medium-replay-v2
-    return "D4RL" if d4rl_robot(name) and re.search(r"-v\d+$", name) else "another log"
+    return "D4RL" if d4rl_robot(name) and without_version(name) != name else "another log"
 
 
 def curve_evaluator(environment: Any, episodes: int, seed: int) -> Evaluator:
@@ -246,7 +245,7 @@ def run(
     if dataset.discrete or dataset.pictures is not None:
         raise ValueError(f"{path.name} has discrete actions or pictures. Fix: a log of {task}.")
     name = dataset.source.get("name", "")
-    if d4rl_robot(name) and re.sub(r"-v\d+$", "", name) != task:
+    if d4rl_robot(name) and without_version(name) != task:
         raise ValueError(f"{path} is a log of {name}, not of {task}. Fix: name its own --task, or another --data.")
     folder = out / task
     folder.mkdir(parents=True, exist_ok=True)
