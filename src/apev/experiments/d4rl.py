@@ -114,6 +114,7 @@ def configuration(algorithm: Algorithm, task: str, scale: Scale) -> Any:
         "edac": EDACConfig(critics=size.edac_critics[robot], eta=edac_eta(robot, kind), **family),
         "ape-v": adaptive,
         "ape-v-eval-only": replace(adaptive, eval_only=True),
+        "ape-v-no-floor": replace(adaptive, target_floor=False),
         "ape-v-printed": replace(adaptive, surprise="paper", likelihood="paper", floor=0.0, target_floor=False),
     }
     return configs[algorithm]

@@ -13,7 +13,9 @@ from rich.console import Console
 
 from apev.machine import Machine
 
-Algorithm = Literal["bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-printed", "ape-v-eval-only", "ape-v"]
+Algorithm = Literal[
+    "bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-printed", "ape-v-no-floor", "ape-v-eval-only", "ape-v"
+]
 Task = Literal[
     "halfcheetah-random",
     "halfcheetah-medium",
@@ -141,8 +143,8 @@ class D4RL(Machine):
     task: Annotated[Task, tyro.conf.arg(metavar="NAME")] = "halfcheetah-medium-replay"
     """halfcheetah, hopper or walker2d, and random, medium, medium-replay, medium-expert or expert: hopper-medium-replay."""
     algos: tuple[Algorithm, ...] = ("sac-n", "ape-v")
-    """Which of bc, sac, rem, cql, iql, sac-n, edac, ape-v to train; ape-v-eval-only adapts, but was not trained to, and
-    ape-v-printed trains and filters as the paper prints it."""
+    """Which of bc, sac, rem, cql, iql, sac-n, edac, ape-v to train. ape-v-eval-only adapts, but was not trained to;
+    ape-v-no-floor lets targets sink below any return in the log; ape-v-printed trains and filters as the paper prints it."""
     scale: Literal["smoke", "cpu", "paper"] = "cpu"
     """smoke: seconds; cpu: 100,000 updates, an hour or more for SAC-N and its kin; paper: 3 million updates, for a GPU."""
     data: Path | None = None

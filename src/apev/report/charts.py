@@ -25,6 +25,7 @@ COLOURS = {
     "ape-v": "#e8590c",
     "ape-v-printed": "#d6336c",
     "ape-v-eval-only": "#b8860b",
+    "ape-v-no-floor": "#a61e4d",
     "random-member": "#099268",
     "random-member-step": "#66a80f",
     "average": "#1c7ed6",
@@ -43,7 +44,7 @@ COLOURS = {
     "calibrated likelihood": "#099268",
 }
 _SPARE = ("#ae3ec9", "#5f7d00", "#c2410c", "#0c8599", "#7a6f5d")
-_DASHES = {"oracle": "5 4", "ape-v-printed": "7 3", "random-member-step": "2 3", "single": "8 3 2 3"}
+_DASHES = {"oracle": "5 4", "ape-v-printed": "7 3", "ape-v-no-floor": "3 3", "random-member-step": "2 3", "single": "8 3 2 3"}
 _MARKERS = ("circle", "square", "diamond", "triangle")
 _FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _STYLE = (

@@ -46,7 +46,7 @@ INTERVALS = (
 )
 
 Curves = dict[str, dict[int, list[dict[str, Any]]]]  # evaluations during training, by algorithm and seed
-ORDER = ("bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-printed", "ape-v-eval-only", "ape-v")
+ORDER = ("bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-printed", "ape-v-no-floor", "ape-v-eval-only", "ape-v")
 
 
 def holds_scores(folder: Path) -> bool:

@@ -27,6 +27,7 @@ POLICY_NAMES = {
     "ape-v": "APE-V",
     "ape-v-greedy": "APE-V, greedy",
     "ape-v-printed": "APE-V as printed",
+    "ape-v-no-floor": "APE-V, no target floor",
     "ape-v-frozen": "APE-V, belief frozen",
     "ape-v-eval-only": "APE-V, eval only",
     "ape-v-eval-only-printed": "APE-V, eval only as printed",
