@@ -67,10 +67,27 @@ def test_episodes_next_rows_and_usable_rows_follow_the_flags() -> None:
     np.testing.assert_array_equal(data.next_observations["observation"][2], data.observations["observation"][2])
     assert (len(data), data.num_episodes, data.num_actions, data.vector_dim, data.discrete) == (8, 3, 3, 2, True)
     assert data.episode_returns().tolist() == [-3.0, -12.0, -13.0]
-    assert data.discounted_returns(0.5).tolist() == [-1.0, -2.0, -2.0, -6.25, -6.5, -5.0, -9.5, -7.0]
     assert not data.shared_pictures
     assert data.group.tolist() == data.episodes.tolist()
     assert data.num_groups == 3
+
+
+@pytest.mark.parametrize(
+    ("rewards", "ended", "gamma", "lowest"),
+    [
+        ([-1.0, -2.0, 4.0, -5.0], [0, 1, 0, 1], 0.5, -5.0),
+        ([-6.0, -7.0], [0, 1], 0.5, -9.5),
+        ([-6.0, -7.0], [0, 0], 0.5, -14.0),  # cut off: -7 for ever
+        ([-8.0, 2.0], [0, 0], 0.5, -7.0 / 0.75),  # -8, 2, -8, 2, ...
+        ([3.0, 2.0], [0, 0], 0.5, 2.0),  # what is cut off may be worth nothing
+        ([-1.0, 0.0], [0, 0], 1.0, -np.inf),
+        ([0.0, 0.0], [0, 0], 1.0, 0.0),
+    ],
+)
+def test_the_lowest_return_counts_what_was_cut_off(rewards: list[float], ended: list[int], gamma: float, lowest: float) -> None:
+    rows = np.zeros((len(rewards), 1))
+    data = Dataset.from_arrays(rows, rows, np.array(rewards), np.array(ended, dtype=bool), np.zeros(len(rewards), dtype=bool))
+    assert data.lowest_return(gamma) == pytest.approx(lowest)
 
 
 def test_given_next_observations_make_every_row_usable() -> None:

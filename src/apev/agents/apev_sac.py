@@ -12,9 +12,10 @@ again and again. Values would then be those of a policy that keeps changing its 
 
 Every member learns at every belief alike, as printed. At beliefs that trust a bold actor a careful member judges actions that
 all its critics disagree about: the smallest of them sinks, its target with it, and so on without end; where members share
-networks, what it says where it is trusted sinks along. No target is therefore lower than the lowest return in the log
-(`target_floor`). To have a member learn only where it is trusted before a step, or before and after it, was tried: values run
-away, since nothing corrects what a member says where large errors have carried the belief off.
+networks, what it says where it is trusted sinks along. No target is therefore lower than the lowest return in the log,
+where what was cut off goes on as badly (`target_floor`). To have a member learn only where it is trusted before a step, or
+before and after it, was tried: values run away, since nothing corrects what a member says where large errors have carried the
+belief off.
 
 Shared weights: N = max n_k networks with K heads each, member k is the minimum of head k over the first n_k. Separate
 weights: each member its own n_k networks (what the paper did for half-cheetah). All else is `sac.py`, of which SAC-N is the
@@ -80,7 +81,7 @@ class APEVSAC(SAC):
         """An untrained agent for this log, whose returns say how low targets may be."""
         agent = super().for_data(dataset, config, seed=seed)
         if config.target_floor:
-            agent.lowest.fill_(float(dataset.discounted_returns(config.gamma).min()))
+            agent.lowest.fill_(dataset.lowest_return(config.gamma))
         return agent
 
     @property

@@ -227,14 +227,22 @@ class Dataset:
         """float64 [episodes]: the sum of the rewards, not discounted."""
         return np.bincount(self.episodes, weights=self.rewards, minlength=self.num_episodes)
 
-    def discounted_returns(self, gamma: float) -> np.ndarray:
-        """float64 [N]: of each row, the discounted rewards from it to the end of its episode."""
+    def lowest_return(self, gamma: float) -> float:
+        """The least discounted reward from any row on; where an episode was cut off, it goes on as badly for ever."""
         from scipy.signal import lfilter
 
-        rewards = np.asarray(self.rewards, dtype=np.float64)
-        starts = np.flatnonzero(np.diff(self.episodes)) + 1
-        parts = [lfilter([1.0], [1.0, -gamma], part[::-1])[::-1] for part in np.split(rewards, starts)]
-        return np.concatenate(parts)
+        starts = np.flatnonzero(self._last)[:-1] + 1
+        lowest = np.inf
+        for rewards, ended in zip(np.split(self.rewards, starts), self.terminated[self._last], strict=True):
+            returns = lfilter(
+                [1.0], [1.0, -gamma], np.asarray(rewards[::-1], dtype=np.float64)
+            )  # from the last row to the first
+            if not ended:
+                with np.errstate(divide="ignore", invalid="ignore"):  # gamma may be 1
+                    repeated = returns / (1 - gamma ** np.arange(1, len(returns) + 1))
+                returns = np.where(returns < 0, repeated, returns)
+            lowest = min(lowest, float(returns.min()))
+        return lowest
 
     def split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
         """(kept, held out): a random `fraction` of the groups is held out, with all their episodes.
