@@ -211,8 +211,8 @@ def test_an_agent_for_other_actions_is_refused(capsys: pytest.CaptureFixture[str
 
 
 def test_words_of_adapt() -> None:
-    words = ["true", "uniform", "False", "3", "member", "member-step"]
-    assert [parse_adapt(word) for word in words] == [True, False, False, 3, "member", "member-step"]
+    words = ["true", "uniform", "False", "3", "commit", "member", "member-step"]
+    assert [parse_adapt(word) for word in words] == [True, False, False, 3, "commit", "member", "member-step"]
     with pytest.raises(ValueError, match="'maybe': use true, uniform"):
         parse_adapt("maybe")
 
@@ -263,7 +263,7 @@ def test_every_agent_trains(capsys: pytest.CaptureFixture[str], cartpole: Path, 
 
 
 def test_evaluate_keeps_one_record_an_episode_for_each_behaviour(capsys: pytest.CaptureFixture[str], trained: Path) -> None:
-    words = ["true", "uniform", "1", "member", "member-step"]
+    words = ["true", "uniform", "1", "commit", "member", "member-step"]
     code, out, err = call(
         capsys, "evaluate", str(trained), "--env", "CartPole-v1", "--episodes", "4", "--threads", "1", "--adapt", *words
     )

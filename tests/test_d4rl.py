@@ -76,8 +76,9 @@ def test_the_summary_holds_last_and_best_scores_of_raw_episodes(out: Path) -> No
     behaviours = list(summary["policies"])
     assert behaviours[0] == "ape-v"
     assert [name for name in behaviours if "e_" in name] == [f"ape-v, e_{k} (n = {k + 2})" for k in range(3)]
-    ways = ("forgetting", "Gaussian likelihood", "calibrated likelihood")
+    ways = ("forgetting", "Gaussian likelihood", "calibrated likelihood", "committed")
     assert {"ape-v", *(f"ape-v, {way}" for way in ways)} == set(summary["beliefs"])
+    assert {"ape-v, second episode", "ape-v, committed, second episode"} < set(behaviours)
     assert summary["meta"]["runs"]["ape-v-s1"]["command"].startswith("apev")
 
 

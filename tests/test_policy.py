@@ -231,6 +231,25 @@ def test_a_random_member_a_step(agent: DQN) -> None:
     assert np.all(np.stack(members).max(0) != np.stack(members).min(0))  # nobody keeps one
 
 
+def test_a_committed_policy_changes_its_mind_at_odds_of_twenty(agent: DQN) -> None:
+    policy = Policy(agent, "commit")
+    policy.reset(num_envs=2)
+    state_0, running = MANY[[0, 0]], np.zeros(2, dtype=bool)
+    done = []
+    for _ in range(5):
+        done.append(policy.act(state_0).tolist())  # in state 0 member k takes action k
+        policy.observe(np.zeros(2), state_0, running, active=[True, False])  # and expects 1 for it: odds fall by e
+    assert done == [[2, 2]] * 3 + [[1, 2]] * 2  # e^3 > 20 > e^2
+    assert policy.belief[0, 0] > 0.45
+    policy.observe(np.zeros(2), state_0, running, active=[True, False])
+    policy.reset([True, False])
+    assert policy.act(state_0).tolist() == [2, 2]
+    policy.state.log_belief = torch.tensor([[0.05, 0.9, 0.05], [0.3, 0.6, 0.1]]).log()
+    assert policy.act(state_0).tolist() == [2, 2]
+    policy.reset(keep_belief=True)  # a new episode begins with whom the last one leaves most believed
+    assert policy.act(state_0).tolist() == [1, 1]
+
+
 def test_drawn_members_depend_on_the_seed_alone(agent: DQN) -> None:
     def drawn(seed: int) -> list[int]:
         policy = Policy(agent, "member", seed=seed)

@@ -44,6 +44,11 @@ def one_hot(member: Tensor, members: int) -> Tensor:
     return torch.where(hot > 0, 0.0, math.log(1e-30))
 
 
+def most_believed(belief: Tensor) -> Tensor:
+    """[...] of weights or their logarithms [..., K]: the member with the largest, the last of equals."""
+    return belief.shape[-1] - 1 - belief.flip(-1).argmax(-1)
+
+
 def normalise(log_belief: Tensor) -> Tensor:
     """Put log-weights back on the simplex."""
     # The largest weight becomes 0 first: logsumexp of far-off numbers would round its last digits away.

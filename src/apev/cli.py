@@ -167,7 +167,8 @@ class Evaluate(Machine):
     episodes: int = 20
     """How many episodes."""
     adapt: tuple[str, ...] = ("true", "uniform")
-    """Behaviours of the belief, one row each: true, uniform, a member's number, member (one an episode), member-step."""
+    """Behaviours of the belief, one row each: true, uniform, a member's number, member (one an episode), member-step,
+    or commit: act on one member until another is far more believable."""
     seed: int = 0
     """Seed of the first episode."""
 
@@ -294,15 +295,15 @@ def _unfinished(folder: Path) -> bool:
     return (folder / "agents").exists() and not (folder / "summary.json").exists()
 
 
-def parse_adapt(word: str) -> bool | int | Literal["member", "member-step"]:
+def parse_adapt(word: str) -> bool | int | Literal["commit", "member", "member-step"]:
     """What `--adapt` accepts."""
-    if word in ("member", "member-step"):
+    if word in ("commit", "member", "member-step"):
         return word  # type: ignore[return-value]
     if word.lower() in ("true", "uniform", "false"):
         return word.lower() == "true"
     if word.isdigit():
         return int(word)
-    raise ValueError(f"--adapt {word!r}: use true, uniform, a member's number, member or member-step.")
+    raise ValueError(f"--adapt {word!r}: use true, uniform, commit, a member's number, member or member-step.")
 
 
 def parse_settings(config_type: type, settings: tuple[str, ...]) -> dict[str, Any]:

@@ -61,10 +61,12 @@ def rollout(
     *,
     trace: bool = False,
     deterministic: bool = True,
+    keep_belief: bool = False,
     watch: Callable[[int, int], None] | None = None,
 ) -> Rollout:
     """One episode in every environment; actions are greedy, or drawn from the policy.
 
+    keep_belief: begin with what the policy believed at the end of its last episodes.
     watch: told after each step how many steps there were and how many episodes are over.
     """
     n = env.num_envs
@@ -72,7 +74,7 @@ def rollout(
     read = lambda obs: policy.agent.layout.read(obs, table, policy.agent.device)  # noqa: E731
     raw = env.reset()
     obs = read(raw)
-    policy.reset(num_envs=n)
+    policy.reset(num_envs=n, keep_belief=keep_belief)
     active = np.ones(n, dtype=bool)
     recent = np.zeros((STALL_WINDOW, n))
     result = Rollout.empty(n)

@@ -9,6 +9,8 @@
 One argument decides how the belief behaves, `adapt`:
 
     True          the Bayes filter: start uniform, follow the evidence
+    "commit"      the Bayes filter, but acting on one member alone until another is ODDS times as believable: where changing
+                  one's mind in mid-stride is a risk of its own
     False         frozen at uniform (an average ensemble)
     2             frozen at e_2 (trust member 2 alone); a sequence of K weights is frozen as given
     "member"      one random member an episode
@@ -21,6 +23,7 @@ that are deterministic and show their state.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -38,7 +41,9 @@ from apev.agents.dqn import DQN
 from apev.data.batch import Batch, Layout, Observations
 from apev.memory import Memory, keys_of
 
-Adapt = bool | int | Sequence[float] | Literal["member", "member-step"]
+Adapt = bool | int | Sequence[float] | Literal["commit", "member", "member-step"]
+
+ODDS = 20.0  # at which a committed policy changes its mind: 95% against 5%
 
 _CHUNK = 512  # pictures encoded at once: bounds memory when thousands of episodes start together
 
@@ -50,6 +55,7 @@ class PolicyState:
     log_belief: Tensor  # [n, K]
     obs: Observations | None = None
     action: Tensor | None = None
+    trusted: Tensor | None = None  # [n] the member a committed policy acts on
 
 
 class Policy:
@@ -72,8 +78,9 @@ class Policy:
             weights = torch.tensor(adapt)
             if weights.shape != (agent.members,) or bool((weights < 0).any()) or not bool(weights.sum() > 0):
                 raise ValueError(f"a frozen belief is {agent.members} weights >= 0, got {list(adapt)}.")
-        elif isinstance(adapt, str) and adapt not in ("member", "member-step"):
-            raise ValueError(f"adapt={adapt!r} is unknown. Fix: True, False, a member, K weights, 'member', 'member-step'.")
+        elif isinstance(adapt, str) and adapt not in ("commit", "member", "member-step"):
+            known = "True, False, a member, K weights, 'commit', 'member', 'member-step'"
+            raise ValueError(f"adapt={adapt!r} is unknown. Fix: {known}.")
         elif not isinstance(adapt, bool | str) and not 0 <= adapt < agent.members:
             raise ValueError(f"adapt={adapt} names no member. Fix: 0 to {agent.members - 1}.")
         self.state = PolicyState(self._fresh(1))
@@ -82,6 +89,11 @@ class Policy:
     def members(self) -> int:
         """K."""
         return self.agent.members
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the belief follows the evidence."""
+        return self.adapt is True or self.adapt == "commit"
 
     @property
     def belief(self) -> np.ndarray:
@@ -108,6 +120,8 @@ class Policy:
             if len(rows) != count:
                 raise ValueError(f"mask has {len(rows)} entries for {count} environments.")
             old.log_belief = torch.where(rows[:, None], self._fresh(count), old.log_belief)
+            if old.trusted is not None:
+                old.trusted = torch.where(rows, beliefs.most_believed(old.log_belief), old.trusted)
         if mask is not None and self._memory is not None:
             for episode in np.flatnonzero(np.atleast_1d(mask)).tolist():
                 self._memory.forget(episode)
@@ -131,10 +145,11 @@ class Policy:
             state.log_belief = self._random_member(len(seen.vector))
         features = self._encode(seen)
         state.obs = seen
+        log_belief = self._committed(state) if self.adapt == "commit" else state.log_belief
         if self.remember:
-            state.action = self._act_from_memory(seen, features, deterministic)
+            state.action = self._act_from_memory(seen, features, deterministic, log_belief)
         else:
-            state.action = self.agent.act(seen, state.log_belief, greedy=deterministic, features=features)
+            state.action = self.agent.act(seen, log_belief, greedy=deterministic, features=features)
         actions = state.action.cpu().numpy()
         if not self._single:
             return actions
@@ -148,7 +163,7 @@ class Policy:
         state = self.state
         if state.obs is None or state.action is None:
             raise RuntimeError("observe() before act(): there is no step to learn from. Fix: call act(obs) first.")
-        if self.adapt is not True and not self.remember:
+        if not self.adapts and not self.remember:
             return
         device, count = state.log_belief.device, len(state.log_belief)
         dim = self.agent.layout.action_dim
@@ -190,14 +205,24 @@ class Policy:
             every = torch.ones(count, dtype=torch.bool) if mask is None else mask.cpu()
             keys = keys_of(self._read(next_obs), self._hashes)
             self._memory.learn(step.action, step.reward, keys, step.terminated > 0, every)
-        if self.adapt is not True:
+        if not self.adapts:
             return
         errors = self.agent.td_errors(step, state.log_belief, features)
         state.log_belief = self.filter.update(state.log_belief, errors, mask)
 
-    def _act_from_memory(self, seen: Observations, features: Tensor | None, greedy: bool) -> Tensor:
+    def _committed(self, state: PolicyState) -> Tensor:
+        """The belief acted on, [n, K]: certain of one member, until another is ODDS times as believable."""
+        now, best = state.log_belief, beliefs.most_believed(state.log_belief)
+        if state.trusted is None:
+            state.trusted = best
+        rows = torch.arange(len(best), device=best.device)
+        convinced = now[rows, best] - now[rows, state.trusted] > math.log(ODDS)
+        state.trusted = torch.where(convinced, best, state.trusted)
+        return beliefs.one_hot(state.trusted, self.members)
+
+    def _act_from_memory(self, seen: Observations, features: Tensor | None, greedy: bool, log_belief: Tensor) -> Tensor:
         """The best action by what this episode has shown, and by the members where it has shown nothing."""
-        agent, log_belief = self.agent, self.state.log_belief
+        agent = self.agent
         assert isinstance(agent, DQN)
         belief = log_belief.exp()
         q = agent.values(features, seen, belief)  # [K, n, A]
@@ -294,9 +319,9 @@ class Policy:
     def _fresh(self, count: int) -> Tensor:
         """Beliefs at the start of an episode, [count, K]."""
         device = self.agent.device
-        if isinstance(self.adapt, str):
+        if self.adapt in ("member", "member-step"):
             return self._random_member(count)
-        if isinstance(self.adapt, bool):
+        if isinstance(self.adapt, bool | str):
             return beliefs.uniform(self.members, count, device)
         if isinstance(self.adapt, int):
             return beliefs.one_hot(torch.full((count,), self.adapt, device=device), self.members)

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from apev.agents.continuous import ContinuousAgent, parameters, start_as_published
-from apev.belief import draw_index
+from apev.belief import draw_index, most_believed
 from apev.data.batch import Batch, Layout, Observations
 from apev.ensemble import EnsembleMLP, ask_one
 
@@ -183,7 +183,7 @@ class SAC(ContinuousAgent):
         """Actions [B, A] in the environment's units; greedy: those of the actor most believed in, the last of equals."""
         belief = self.weights(log_belief)
         if greedy:
-            trusted = None if belief is None else self.members - 1 - belief.flip(-1).argmax(-1)
+            trusted = None if belief is None else most_believed(belief)
             return self.from_unit(self.actors(obs.vector, trusted)[0].tanh())
         return self.from_unit(self.sample(obs.vector, belief).action)
 

@@ -30,6 +30,7 @@ def behaviours(agent: Agent, name: str, held_out: Sampler | None) -> dict[str, P
         f"{name}, forgetting": other(forgetting=FORGETTING),
         f"{name}, Gaussian likelihood": other(likelihood="gaussian"),
         f"{name}, calibrated likelihood": other(likelihood="calibrated"),
+        f"{name}, committed": Policy(agent, "commit"),
         f"{name}, random member": Policy(agent, "member"),
         f"{name}, random member a step": Policy(agent, "member-step"),
     }
@@ -66,8 +67,10 @@ def final_evaluation(
         task = progress.add_task(f"{algorithm}, seed {seed}: evaluation", total=len(found))
         results = {}
         for policy_name, policy in found.items():
-            traced = policy.adapt is True and agent.members > 1
-            results[policy_name] = rollout(policy.with_adapt(policy.adapt, seed=seed), env, trace=traced)
+            behaviour, traced = policy.with_adapt(policy.adapt, seed=seed), policy.adapts and agent.members > 1
+            results[policy_name] = rollout(behaviour, env, trace=traced)
+            if policy_name in (algorithm, f"{algorithm}, committed") and traced:
+                results[f"{policy_name}, second episode"] = rollout(behaviour, env, keep_belief=True)
             progress.advance(task)
     for policy_name, result in results.items():
         lines += [
