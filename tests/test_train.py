@@ -22,7 +22,7 @@ import apev
 from apev.agents.dqn import DQN
 from apev.cli import main
 from apev.data import Dataset, Sampler
-from apev.train import Interrupted, Schedule, check_settings, train
+from apev.train import Interrupted, Schedule, alone_in, check_settings, train
 
 EVERY = Schedule(updates=12, log_every=2, eval_every=3, checkpoint_every=4)
 
@@ -200,6 +200,17 @@ def test_checkpoints_are_as_frequent_as_asked_whatever_the_logging(tmp_path: Pat
 
 
 # ---------------------------------------------------------------------- refusals
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    with pytest.raises(Stop):
+        run(tmp_path / "run", agent=crash_at(7, make()))
+    before = (tmp_path / "run/metrics.jsonl").read_text()
+    with alone_in(tmp_path / "run"), pytest.raises(FileExistsError, match=r"another process trains.*Fix"):
+        run(tmp_path / "run", resume=True)
+    assert (tmp_path / "run/metrics.jsonl").read_text() == before
+    run(tmp_path / "run", resume=True)
 
 
 def test_a_run_is_not_overwritten(tmp_path: Path) -> None:

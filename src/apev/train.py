@@ -86,56 +86,78 @@ def train(
     `held_out` samples contexts that no member trains on: the belief filter's scales are measured there at the end.
     """
     folder = Path(folder)
-    checkpoint = folder / "checkpoints" / "latest.safetensors"
-    start = 0
-    about = {"agent_config": asdict(agent.config), "schedule": asdict(schedule)} | (config or {})
-    if resume:
-        if checkpoint.exists():
-            check_settings(folder, about)
-            start = load_checkpoint(checkpoint, agent, sampler)
-        for name in ("metrics.jsonl", "curves.jsonl"):  # killed before the first checkpoint: all of them
-            keep_lines_until(folder / name, start)
-    elif checkpoint.exists() or (folder / "metrics.jsonl").exists():
-        raise FileExistsError(f"{folder} already holds a run. Fix: pass --resume to go on with it, or name another folder.")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(about, indent=1, default=str) + "\n")
+    with alone_in(folder):
+        checkpoint = folder / "checkpoints" / "latest.safetensors"
+        start = 0
+        about = {"agent_config": asdict(agent.config), "schedule": asdict(schedule)} | (config or {})
+        if resume:
+            if checkpoint.exists():
+                check_settings(folder, about)
+                start = load_checkpoint(checkpoint, agent, sampler)
+            for name in ("metrics.jsonl", "curves.jsonl"):  # killed before the first checkpoint: all of them
+                keep_lines_until(folder / name, start)
+        elif checkpoint.exists() or (folder / "metrics.jsonl").exists():
+            raise FileExistsError(f"{folder} already holds a run. Fix: pass --resume to go on with it, or name another folder.")
+        (folder / "config.json").write_text(json.dumps(about, indent=1, default=str) + "\n")
 
-    update = logged = saved = start
-    sums: dict[str, Tensor] = {}
-    with stop_on_interrupt() as stopped, progress_bar(console) as progress:
-        task = progress.add_task(title, total=schedule.updates, completed=start)
-        while update < schedule.updates:
-            set_lr(agent, update / schedule.updates, schedule.lr_decay)
-            metrics = agent.update(sampler.sample())
-            update += 1
-            sums = {name: sums[name] + value if name in sums else value.clone() for name, value in metrics.items()}
-            log = update % schedule.log_every == 0 or update == schedule.updates
-            if log:
-                line = {"update": update} | {name: float(value) / (update - logged) for name, value in sums.items()}
-                append_line(folder / "metrics.jsonl", line)
-                sums, logged = {}, update
-            evaluate = update == schedule.updates or (schedule.eval_every and update % schedule.eval_every == 0)
-            if evaluator is not None and evaluate:
-                # What is evaluated is calibrated; what is trained goes on as if nobody had looked.
-                trained_scale, drawn = agent.scale.clone(), agent.generator.get_state()
-                if held_out is not None:
-                    agent.calibrate(held_out.iterate(CALIBRATION_BATCH))
-                for line in evaluator(agent, update):
-                    append_line(folder / "curves.jsonl", {"update": update} | line)
-                agent.scale.copy_(trained_scale)
-                agent.generator.set_state(drawn)
-            # Checkpoints lie on multiples of log_every, so that no half-summed metric is lost.
-            due = update // schedule.checkpoint_every > saved // schedule.checkpoint_every
-            if log and (due or update == schedule.updates or stopped):
-                save_checkpoint(checkpoint, agent, sampler, update)
-                saved = update
-            progress.update(task, completed=update)
-            if stopped and log:
-                raise Interrupted(f"stopped at update {update} of {schedule.updates}; --resume goes on from here")
-    if held_out is not None:
-        agent.calibrate(held_out.iterate(CALIBRATION_BATCH))
-    Policy(agent).save(folder / "policy")
-    return folder
+        update = logged = saved = start
+        sums: dict[str, Tensor] = {}
+        with stop_on_interrupt() as stopped, progress_bar(console) as progress:
+            task = progress.add_task(title, total=schedule.updates, completed=start)
+            while update < schedule.updates:
+                set_lr(agent, update / schedule.updates, schedule.lr_decay)
+                metrics = agent.update(sampler.sample())
+                update += 1
+                sums = {name: sums[name] + value if name in sums else value.clone() for name, value in metrics.items()}
+                log = update % schedule.log_every == 0 or update == schedule.updates
+                if log:
+                    line = {"update": update} | {name: float(value) / (update - logged) for name, value in sums.items()}
+                    append_line(folder / "metrics.jsonl", line)
+                    sums, logged = {}, update
+                evaluate = update == schedule.updates or (schedule.eval_every and update % schedule.eval_every == 0)
+                if evaluator is not None and evaluate:
+                    # What is evaluated is calibrated; what is trained goes on as if nobody had looked.
+                    trained_scale, drawn = agent.scale.clone(), agent.generator.get_state()
+                    if held_out is not None:
+                        agent.calibrate(held_out.iterate(CALIBRATION_BATCH))
+                    for line in evaluator(agent, update):
+                        append_line(folder / "curves.jsonl", {"update": update} | line)
+                    agent.scale.copy_(trained_scale)
+                    agent.generator.set_state(drawn)
+                # Checkpoints lie on multiples of log_every, so that no half-summed metric is lost.
+                due = update // schedule.checkpoint_every > saved // schedule.checkpoint_every
+                if log and (due or update == schedule.updates or stopped):
+                    save_checkpoint(checkpoint, agent, sampler, update)
+                    saved = update
+                progress.update(task, completed=update)
+                if stopped and log:
+                    raise Interrupted(f"stopped at update {update} of {schedule.updates}; --resume goes on from here")
+        if held_out is not None:
+            agent.calibrate(held_out.iterate(CALIBRATION_BATCH))
+        Policy(agent).save(folder / "policy")
+        return folder
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Refuse a folder in which another process trains: two would write into each other's files."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock
+        yield
+        return
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileExistsError(f"another process trains in {folder}. Fix: let it finish, or name another folder.") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(held)
 
 
 def check_settings(folder: Path, about: dict[str, Any]) -> None:
