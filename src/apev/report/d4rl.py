@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from apev.data.scores import normalised
 from apev.report.statistics import bootstrap_ci, interquartile_mean
-from apev.report.tables import Rows, display_name, markdown_rows, read_jsonl
+from apev.report.tables import WIDE, Rows, display_name, markdown_rows, read_jsonl
 
 PAPER: dict[str, dict[str, float]] = {
     "halfcheetah-random": {"bc": 2.2, "sac": 29.7, "rem": -0.8, "cql": 35.4, "iql": 31.3, "sac-n": 29.8, "ape-v": 29.9},
@@ -250,15 +251,18 @@ def tables_of(summary: Mapping[str, Any]) -> list[Rows]:
 
 
 def print_scores(summary: Mapping[str, Any], console: Console | None = None) -> None:
-    """The table, and that of every behaviour of the belief where an adaptive agent was trained."""
+    """The table, and that of every behaviour of the belief where an adaptive agent was trained; less in a narrow terminal."""
     console = console or Console()
     titles = (f"{summary['title']}: normalised scores", "Every behaviour of the belief")
     for title, (heading, *rows) in zip(titles, tables_of(summary), strict=False):
-        table = Table(title=title, header_style="bold")
-        for i, head in enumerate(heading):
-            table.add_column(head, justify="right" if i else "left", no_wrap=not i)
+        dropped = () if console.width >= WIDE else (f"last {LATE} evaluations", "seeds")
+        shown = [i for i, head in enumerate(heading) if head not in dropped]
+        table = Table(title=title, header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
+        for i in shown:
+            head = heading[i].replace("published (D4RL)", "published")
+            table.add_column(head, justify="right" if i else "left", no_wrap=bool(i))
         for row in rows:
-            table.add_row(*row, style="bold" if row[0] == "APE-V" else None)
+            table.add_row(*(row[i] for i in shown), style="bold" if row[0] == "APE-V" else None)
         console.print(table)
     console.print(INTERVALS, style="dim")
 
