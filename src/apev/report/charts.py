@@ -39,6 +39,7 @@ COLOURS = {
     "sac": "#66a80f",
     "bc": "#868e96",
     "forgetting": "#1c7ed6",
+    "committed": "#d6336c",
     "errors and likelihood as printed": "#d6336c",
     "errors at the belief": "#845ef7",
     "calibrated likelihood": "#099268",
