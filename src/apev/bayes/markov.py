@@ -5,7 +5,8 @@
 
 One sparse factorisation a hypothesis gives both V_k and d_k. L-BFGS climbs in the logits from several starts; then weights
 near 0 and 1 are set to 0 and 1, and single states are changed for as long as that helps, also by large steps: with all other
-states fixed, each J_k is a ratio of two linear functions of pi(. | s), known exactly for every step size.
+states fixed, each J_k is a ratio of two linear functions of pi(. | s), known exactly for every step size. In worlds of a few
+states all policies that draw nothing are looked at, too.
 
 Finding the best Markov policy is NP-hard in general, so that a climb proves nothing by itself. What is known about the answer
 is in its `Certificate`; with `boxes`, branch and bound (`apev.bayes.bound`) proves more where hypotheses differ in few states.
@@ -14,6 +15,7 @@ is in its `Certificate`; with `boxes`, branch and bound (`apev.bayes.bound`) pro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import scipy.sparse as sp
@@ -29,6 +31,7 @@ from apev.bayes.solver import Solution, optimal_values, solve
 
 _STEPS = np.linspace(0, 1, 65)[1:]  # how much of a state's weight a deviation moves
 _POLISHED = 3  # of the best climbs, how many are then changed state by state
+_CORNERS = 256  # policies that draw nothing, if no more, are all looked at: climbs may all end at a lesser one
 _SAME = 1e-7  # climbs whose values agree to this, relatively, found the same
 
 
@@ -104,6 +107,9 @@ def best_markov(
     ends.sort(key=lambda end: -end[0])
     ends[:_POLISHED] = [_polish(posterior, *end) for end in ends[:_POLISHED]]
     value, policy = max(ends, key=lambda end: end[0])
+    corner = _best_corner(posterior)
+    if corner is not None and corner[0] > value:
+        value, policy = _polish(posterior, *corner)
     agreeing = sum(v >= value - _SAME * max(1, abs(value)) for v, _ in ends)
     boxed = None
     if boxes and solution is not None:
@@ -265,6 +271,17 @@ def _starts(posterior: Posterior, solution: Solution | None, restarts: int, rng:
         np.add.at(pi, (solution.graph.states, solution.actions), 1.0)
         starts.append(0.8 * pi / pi.sum(1, keepdims=True) + 0.2 * uniform)
     return starts + [_softmax(rng.normal(size=(S, A))) for _ in range(restarts)]
+
+
+def _best_corner(posterior: Posterior) -> tuple[float, FloatArray] | None:
+    """The best policy that draws nothing, of all there are; None where they are many."""
+    S, A = posterior.num_states, posterior.num_actions
+    if A**S > _CORNERS:
+        return None
+    corners = [np.eye(A)[list(actions)] for actions in product(range(A), repeat=S)]
+    values = [evaluate_markov(posterior, pi).mean for pi in corners]
+    best = int(np.argmax(values))
+    return values[best], corners[best]
 
 
 def _softmax(logits: FloatArray) -> FloatArray:
