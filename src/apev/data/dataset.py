@@ -234,9 +234,8 @@ class Dataset:
         starts = np.flatnonzero(self._last)[:-1] + 1
         lowest = np.inf
         for rewards, ended in zip(np.split(self.rewards, starts), self.terminated[self._last], strict=True):
-            returns = lfilter(
-                [1.0], [1.0, -gamma], np.asarray(rewards[::-1], dtype=np.float64)
-            )  # from the last row to the first
+            backwards = np.asarray(rewards[::-1], dtype=np.float64)
+            returns = lfilter([1.0], [1.0, -gamma], backwards)  # of the last row first
             if not ended:
                 with np.errstate(divide="ignore", invalid="ignore"):  # gamma may be 1
                     repeated = returns / (1 - gamma ** np.arange(1, len(returns) + 1))
