@@ -18,7 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from apev.machine import quick_products
+
 NARROW = 16  # columns of a matrix product that are few
+LARGE = 2**23  # multiplications of a product for which it matters who computes it
 
 
 class EnsembleLinear(nn.Module):
@@ -45,7 +48,7 @@ class EnsembleMLP(nn.Module):
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
-        if torch.compiler.is_compiling():
+        if self.members == 1 or torch.compiler.is_compiling():
             return self.plain(x, frozen)
         parameters = [p.detach() if frozen else p for layer in self.layers for p in layer.parameters()]
         if not torch.is_grad_enabled():
@@ -53,7 +56,7 @@ class EnsembleMLP(nn.Module):
         return _Chunked.apply(x, *parameters)
 
     def plain(self, x: Tensor, frozen: bool = False) -> Tensor:
-        """The same, layer by layer for all members at once: what a compiler fuses."""
+        """The same, layer by layer for all members at once: what a compiler fuses, and what is quickest for one member."""
         for layer in self.layers:
             weight, bias = ((p.detach() if frozen else p) for p in layer.parameters())
             x = torch.baddbmm(bias, x, weight)
@@ -137,7 +140,10 @@ def _product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     if b.shape[2] < NARROW and a.device.type == "cpu":
         turned = torch.bmm(b.mT.contiguous(), a.mT).mT
         return turned if out is None else out.copy_(turned)
-    return torch.bmm(a, b, out=out)
+    if a.numel() * b.shape[2] < LARGE or a.device.type != "cpu":
+        return torch.bmm(a, b, out=out)
+    with quick_products():
+        return torch.bmm(a, b, out=out)
 
 
 def _activations(x: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -147,7 +153,7 @@ def _activations(x: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     for h, *rest in zip(*(whole.split(_chunk(x, parameters)) for whole in (x, *given, *parameters)), strict=True):
         outs, weights, biases = rest[: len(given)], rest[len(given) :: 2], rest[len(given) + 1 :: 2]
         for weight, bias, out in zip(weights[:-1], biases[:-1], outs, strict=True):
-            h = torch.bmm(h, weight, out=out).add_(bias).relu_()
+            h = _product(h, weight, out=out).add_(bias).relu_()
         last.append(_product(h, weights[-1]).add_(biases[-1]))
     return [*given, torch.cat(last)]
 
@@ -157,7 +163,7 @@ def _output(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     given = []
     for h, *part in zip(*(whole.split(_chunk(x, parameters)) for whole in (x, *parameters)), strict=True):
         for weight, bias in zip(part[:-2:2], part[1:-2:2], strict=True):
-            h = torch.bmm(h, weight).add_(bias).relu_()
+            h = _product(h, weight).add_(bias).relu_()
         given.append(_product(h, part[-2]).add_(part[-1]))
     return torch.cat(given)
 
@@ -199,7 +205,7 @@ class _Chunked(torch.autograd.Function):
                     g = _product(g, weight[layer].mT)
                     torch.ops.aten.threshold_backward.grad_input(g, inputs[layer], 0, grad_input=g)  # ReLU's
                 elif into_x is not None:
-                    torch.bmm(g, weight[0].mT, out=into_x)
+                    _product(g, weight[0].mT, out=into_x)
         return (by_x, *by_parameter)
 
 
