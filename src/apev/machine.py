@@ -74,10 +74,16 @@ def quick_products() -> Iterator[None]:
 @cache
 def _onednn() -> Any:
     """torch's switch of oneDNN's precision where its products are quicker than MKL's and, tried once, exact; else None."""
-    switch = getattr(torch.backends.mkldnn, "matmul", None)  # since torch 2.9
-    if switch is None or not torch.backends.mkl.is_available() or not torch.backends.mkldnn.is_available():
+    switch = getattr(torch.backends.mkldnn, "matmul", None)
+    capabilities = getattr(torch.cpu, "get_capabilities", None)  # older versions of torch have neither
+    if (
+        switch is None
+        or capabilities is None
+        or not torch.backends.mkl.is_available()
+        or not torch.backends.mkldnn.is_available()
+    ):
         return None
-    processor = torch.cpu.get_capabilities()
+    processor = capabilities()
     if not processor.get("cpu_name", "").startswith("AMD") or not processor.get("avx512_f") or processor.get("amx_tile"):
         return None
     x, one = torch.linspace(0, 1, 64 * 64).view(64, 64), torch.eye(64)
