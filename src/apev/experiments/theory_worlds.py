@@ -101,7 +101,7 @@ def doors_world(room: Room | None = None) -> World:
 
     # More cells and longer ways: errors of dull steps add up, so that the filter is softer, and failures must not drown steps.
     ours = adaptive(4, temperature=0.25, gamma=0.9, hidden=(128, 128))
-    return World("doors", doors_posterior(room), features, 4 * room.horizon, log, {"ape-v": ours}, 1500)
+    return World("doors", doors_posterior(room), features, 4 * room.horizon, log, {"ape-v": ours}, 4000)
 
 
 def doors_posterior(room: Room) -> Posterior:
