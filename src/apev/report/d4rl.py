@@ -44,6 +44,7 @@ EDAC |= {"walker2d-medium": 92.5, "walker2d-medium-replay": 87.1}
 LATE = 5  # evaluations at the end of training, whose mean and range stand beside the last policy's score
 INTERVALS = (
     "Intervals are over episodes of the trained policies: with fewer than three seeds they say nothing of another training."
+    " How many members count is measured on the first seed."
 )
 
 Curves = dict[str, dict[int, list[dict[str, Any]]]]  # evaluations during training, by algorithm and seed
