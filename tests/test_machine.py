@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from apev.ensemble import EnsembleMLP
 from apev.machine import quick_products
 
 SWITCH = getattr(torch.backends.mkldnn, "matmul", None)
@@ -21,18 +20,7 @@ def test_quick_products_are_as_exact_as_torchs() -> None:
     a, b = torch.randn(2, 128, 300), torch.randn(2, 300, 128)
     right = a.double() @ b.double()
     with quick_products():
-        assert (a @ b - right).abs().max() < 1e-4  # in bfloat16: .1
-
-
-def test_networks_give_what_their_layers_give_and_so_do_their_gradients() -> None:
-    for members in (1, 4):
-        net, x = EnsembleMLP(members, 23, (256, 256), 1), torch.randn(members, 256, 23)
-        expected = net.plain(x)
-        by_weight = torch.autograd.grad(expected.sum(), list(net.parameters()))
-        given = net(x)
-        torch.testing.assert_close(given, expected)
-        for ours, right in zip(torch.autograd.grad(given.sum(), list(net.parameters())), by_weight, strict=True):
-            torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-4)
+        assert (a @ b - right).abs().max() < 1e-4
 
 
 @pytest.mark.skipif(SWITCH is None, reason="torch has no switch of oneDNN's precision before 2.9")

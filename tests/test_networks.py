@@ -55,6 +55,15 @@ def test_ensemble_mlp_is_an_mlp_a_member() -> None:
         torch.testing.assert_close(mlp(x)[k], h)
 
 
+def test_large_products_give_what_plain_layers_give_and_so_do_their_gradients() -> None:
+    net, x = EnsembleMLP(4, 23, (256, 256), 1), torch.randn(4, 256, 23)
+    expected, given = net.plain(x), net(x)
+    torch.testing.assert_close(given, expected)
+    weights = list(net.parameters())
+    by_weight, right = (torch.autograd.grad(out.sum(), weights) for out in (given, expected))
+    torch.testing.assert_close(by_weight, right, rtol=1e-4, atol=1e-4)
+
+
 def test_members_start_different_and_train_apart() -> None:
     mlp, x = EnsembleMLP(K, 5, (6,), 2), torch.randn(1, B, 5).expand(K, -1, -1)
     q = mlp(x)

@@ -55,16 +55,14 @@ def keep_memory() -> None:
 def quick_products() -> Iterator[None]:
     """Within it large products of float32 matrices are computed by the library that is fastest here, as exactly as ever.
 
-    torch gives them to MKL, which is slower than oneDNN on a processor that is not Intel's: on an AMD EPYC by a sixth. torch
-    asks oneDNN only where lower precision is allowed. Without tile registers (AMX) oneDNN has none for float32, and
-    computes in float32 all the same.
+    torch gives them to MKL, which is slower than oneDNN on AMD's processors, and asks oneDNN only where lower precision is
+    allowed. Without tile registers (AMX) oneDNN has none for float32, and computes in float32 all the same.
     """
     switch = _onednn()
-    before = "bf16" if switch is None else switch.fp32_precision
-    if before not in ("none", "ieee"):  # nothing to switch, or somebody has asked for lower precision
+    if switch is None or switch.fp32_precision not in ("none", "ieee"):  # or somebody has asked for lower precision
         yield
         return
-    switch.fp32_precision = "bf16"
+    before, switch.fp32_precision = switch.fp32_precision, "bf16"
     try:
         yield
     finally:
@@ -76,12 +74,8 @@ def _onednn() -> Any:
     """torch's switch of oneDNN's precision where its products are quicker than MKL's and, tried once, exact; else None."""
     switch = getattr(torch.backends.mkldnn, "matmul", None)
     capabilities = getattr(torch.cpu, "get_capabilities", None)  # older versions of torch have neither
-    if (
-        switch is None
-        or capabilities is None
-        or not torch.backends.mkl.is_available()
-        or not torch.backends.mkldnn.is_available()
-    ):
+    both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+    if switch is None or capabilities is None or not both:
         return None
     processor = capabilities()
     if not processor.get("cpu_name", "").startswith("AMD") or not processor.get("avx512_f") or processor.get("amx_tile"):
