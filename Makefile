@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test install install-test procgen clean
+.PHONY: demo test install install-test procgen fuzz chaos clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -32,6 +32,16 @@ test: install-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile  # networks here are small: one thread each, files side by side
+
+# Hostile and damaged files, kills at random moments, a long soak; what they count is stored (SECURITY.md).
+fuzz: install-test
+	$(BIN)/python reliability/fuzz.py --tries 10000 --out results/reliability/fuzz.json
+	$(BIN)/python reliability/soak.py --out results/reliability/soak.json
+	$(BIN)/python reliability/summary.py
+
+chaos: install-test
+	$(BIN)/python reliability/chaos.py --kills 200 --out results/reliability/chaos.json
+	$(BIN)/python reliability/summary.py
 
 clean:
 	rm -rf $(VENV)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +15,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import apev
+from apev import progress
 from apev.agents import APEVConfig, DQNConfig, registered
 from apev.cli import main, parse_adapt, parse_settings
 from apev.data import Dataset
+from apev.terminal import quiet_pipes
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -149,6 +156,39 @@ def test_a_mistake_is_told_without_a_traceback(
     assert "Traceback" not in err
     assert_mentions(out + err, message)
     assert list(tmp_path.iterdir()) == []  # nothing was begun
+
+
+def test_a_mistake_with_a_hostile_name_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "report", "no\x1b]0;owned\x07[/a]:boom:")
+    assert code == 2
+    assert "\x1b" not in out + err
+    assert r"no folder no\x1b]0;owned\x07[/a]:boom:" in err
+
+
+def test_a_bar_shows_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    for terminal in (False, True):
+        shown = io.StringIO()
+        with progress.progress_bar(Console(file=shown, width=200, force_terminal=terminal, color_system=None)) as bars:
+            task = bars.add_task("first \x1b]0;owned\x07[/a]", total=2)
+            bars.update(task, advance=1, description="then \x1b]0;owned\x07[/b]")
+        assert r"then \x1b]0;owned\x07[/b]" in shown.getvalue()
+        assert "\x1b]0" not in shown.getvalue()
+
+
+@pytest.mark.parametrize("words", [["reproduce", "--list"], ["--help"], ["--version"]], ids=" ".join)
+def test_a_reader_that_stops_reading_is_no_error(words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # as `| head` does when it has what it wants
+    done = subprocess.run([sys.executable, "-m", "apev.cli", *words], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert done.stderr == b""
+    assert done.returncode in (1, 141)
+
+
+def test_a_pipe_of_our_own_that_breaks_is_an_error() -> None:
+    with pytest.raises(BrokenPipeError), quiet_pipes():
+        raise BrokenPipeError("a worker died")
 
 
 def assert_mentions(text: str, pattern: str) -> None:

@@ -125,8 +125,31 @@ def test_verify_lists_every_defect_with_all_its_rows(capsys: pytest.CaptureFixtu
         ({"episodes": np.zeros(N, int)}, ["terminated, rows 9, 19: is True, but episode 0 goes on"]),
         ({"next_observations": np.zeros((N, 3))}, ["next_observations: shape a row is (3,)"]),
         ({"actions": np.array(["x"] * N)}, ["actions: dtype is <U1"]),
+        (
+            {"done": np.ones(N), "terminals": None, "timeouts": None, "rewards": None},
+            ["done: bad.npz merges", "rewards: the column is missing"],
+        ),
+        ({"dones": np.ones(N), "timeouts": None, "actions": None}, ["truncated: the column is", "actions: the column is"]),
+        ({"actions": np.zeros(0, int), "rewards": np.zeros(0)}, ["actions, row 0: has 0 rows", "rewards, row 0: has 0 rows"]),
+        ({name: value[:0] for name, value in columns().items()}, ["observations: the data is empty"]),
+        ({name: value[:0] for name, value in columns(actions=np.zeros(N, int)).items()}, ["observations: the data is empty"]),
+        ({name: np.array([], "U1") for name in columns()}, ["observations: the data is empty"]),
     ],
-    ids=["missing", "lengths", "both flags", "negative", "inside", "shapes", "words"],
+    ids=[
+        "missing",
+        "lengths",
+        "both flags",
+        "negative",
+        "inside",
+        "shapes",
+        "words",
+        "merged and missing",
+        "half merged and missing",
+        "some empty",
+        "empty",
+        "empty, discrete",
+        "empty words",
+    ],
 )
 def test_each_kind_of_defect(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, changes: dict[str, Any], expected: list[str]
@@ -157,14 +180,14 @@ def test_verify_notes_actions_the_environment_would_not_take(
     _, out, _ = call(capsys, "verify", str(tmp_path / "own.npz"))
     assert "rows (first 32) lie outside the environment's bounds, -0.5 to 0.5: they reach from -0.5 to 0.75" in out
     data.source.clear()
-    data.source["environment"] = "Pendulum-v1"  # which takes -2 to 2
-    data.save(tmp_path / "pendulum.npz")
-    _, out, _ = call(capsys, "verify", str(tmp_path / "pendulum.npz"))
+    data.source["environment"] = "Hopper-v4"  # which takes -1 to 1; no environment is built to find out
+    data.save(tmp_path / "hopper.npz")
+    _, out, _ = call(capsys, "verify", str(tmp_path / "hopper.npz"))
     assert "outside" not in out
     data.actions[:] *= 4
-    data.save(tmp_path / "pendulum.npz")
-    _, out, _ = call(capsys, "verify", str(tmp_path / "pendulum.npz"))
-    assert "bounds, -2 to 2: they reach from -2 to 3" in out
+    data.save(tmp_path / "hopper.npz")
+    _, out, _ = call(capsys, "verify", str(tmp_path / "hopper.npz"))
+    assert "bounds, -1 to 1: they reach from -2 to 3" in out
     data.source.update(action_low=[0.0, 0.0], action_high=[1.0, 1.0])
     data.save(tmp_path / "wide.npz")
     _, out, _ = call(capsys, "verify", str(tmp_path / "wide.npz"))
@@ -198,3 +221,49 @@ def test_convert_with_a_time_limit(capsys: pytest.CaptureFixture[str], tmp_path:
             file[name] = column
     call(capsys, "convert", str(tmp_path / "own.hdf5"), str(tmp_path / "own.apev"), "--horizon", "10")
     assert np.flatnonzero(Dataset.load(tmp_path / "own.apev").truncated).tolist() == [29, 39]
+
+
+# ---------------------------------------------------------------------- the kitchen
+
+
+@pytest.mark.parametrize(
+    ("rewards", "mean"),
+    [([0, 0, 1, 1, 1, 2, 2, 2, 3, 4], 100.0), ([0, 0, 1, 0, 0, 1, 0, 0, 1, 1], 100.0), ([0] * 10, 0.0)],
+    ids=["done so far", "done now", "nothing done"],
+)
+def test_a_kitchens_score_counts_subtasks(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, rewards: list[int], mean: float
+) -> None:
+    """D4RL's and Minari's logs say at each step how many subtasks are done so far; the sum of that is no score."""
+    with h5py.File(tmp_path / "kitchen_mixed-v0.hdf5", "w") as file:
+        for name, column in columns(rewards=np.tile(rewards, 4).astype(np.float32)).items():
+            file[name] = column
+    facts = json.loads(call(capsys, "info", str(tmp_path / "kitchen_mixed-v0.hdf5"), "--json")[1])
+    assert facts["normalised_score"]["mean"] == mean
+    assert any("number of subtasks done so far" in note for note in facts["notes"]) == (max(rewards) > 1)
+
+
+# ---------------------------------------------------------------------- what a file says, on a terminal
+
+
+def test_names_and_notes_of_a_file_neither_steer_the_terminal_nor_crash(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    keys = ["[/a]", "\x1b]0;owned\x07", "x\nlog.npz: no defect", "\u202egnp", ":boom:", "end\\"]
+    good = columns(observations=None) | {f"observations/{key}": np.arange(N) for key in keys}
+    header = {"format": "apev.dataset", "version": 1, "num_actions": None, "source": {"notes": ["\x1b[2Jall gone"]}}
+    np.savez(tmp_path / "log.npz", apev_header=np.array(json.dumps(header)), **good)
+    bad = good | {f"observations/{key}": np.full(N, np.nan) for key in keys}
+    np.savez(tmp_path / "bad.npz", **bad, **{"next_observations/\x1b[31m": np.zeros(N)})
+    for words in (["info", "log.npz"], ["verify", "log.npz"], ["verify", "bad.npz"], ["convert", "log.npz", "out.npz"]):
+        paths = [str(tmp_path / word) for word in words[1:]]
+        code, out, err = call(capsys, words[0], *paths)
+        assert code == (words[1] == "bad.npz")
+        for character in ("\x1b", "\x07", "\u202e"):
+            assert character not in out + err
+        assert not any(line.startswith("log.npz: no defect") for line in out.splitlines())
+        if words[1] == "log.npz" and words[0] != "verify":
+            squeezed = "".join(out.replace("│", "").split())
+            for shown in ("[/a]", r"\x1b]0;owned\x07", r"x\nlog.npz:nodefect", r"\u202egnp", ":boom:", "end\\"):
+                assert shown in squeezed
+    assert r"\x1b[2Jall gone" in call(capsys, "verify", str(tmp_path / "log.npz"))[1]

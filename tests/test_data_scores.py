@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from apev.data.scores import normalise, normalised, of_source, reference
+from apev.data import Dataset
+from apev.data.scores import counts_up, episode_scores, normalise, normalised, of_source, reference
 
 HALFCHEETAH = (-280.178953, 12135.0)
 
@@ -50,3 +51,32 @@ def test_a_data_set_uses_its_own_references_then_its_name_then_its_environment()
     assert of_source({"name": "mine"}) is None
     assert of_source({}) is None
     assert normalise(2.0, (1.0, 3.0)) == 50
+
+
+def log(rewards: list[list[float]], **source: object) -> Dataset:
+    """Episodes with these rewards."""
+    flat = np.concatenate(rewards).astype(np.float32)
+    ends = np.zeros(len(flat), dtype=bool)
+    ends[np.cumsum([len(part) for part in rewards]) - 1] = True
+    return Dataset.from_arrays(np.zeros((len(flat), 1)), np.zeros((len(flat), 1)), flat, ends, ends & False, source=source)
+
+
+def test_a_kitchens_log_that_counts_what_is_done_is_scored_by_its_highest_count() -> None:
+    so_far = log([[0, 1, 1, 1, 2, 2], [0, 0, 1, 1], [0, 0, 0], [3, 3, 2, 2, 3]], name="kitchen-mixed-v0")
+    assert counts_up(so_far)
+    np.testing.assert_allclose(episode_scores(so_far), [50, 25, 0, 75])  # type: ignore[arg-type]
+    minari = log([[0, 1, 1, 2]], name="D4RL/kitchen/mixed-v2", environment="FrankaKitchen-v1", reference=[0.0, 4.0])
+    np.testing.assert_allclose(episode_scores(minari), [50])  # type: ignore[arg-type]
+
+
+def test_a_kitchens_log_that_rewards_a_subtask_once_is_scored_by_the_sum() -> None:
+    once = log([[0, 1, 0, 0, 1, 1], [0, 0, 2, 0], [0, 0, 0], [1, 0, 1, 0, 1, 0, 1]], name="kitchen-mixed-v0")
+    assert not counts_up(once)
+    np.testing.assert_allclose(episode_scores(once), [75, 50, 0, 100])  # type: ignore[arg-type]
+    returns = log([[0, 1, 1, 2]], name="D4RL/kitchen/mixed-v2", reference=[0.0, 600.0])  # references of summed rewards
+    np.testing.assert_allclose(episode_scores(returns), [100 * 4 / 600])  # type: ignore[arg-type]
+
+
+def test_other_logs_are_scored_by_the_sum() -> None:
+    np.testing.assert_allclose(episode_scores(log([[1, 1, 1]], name="maze2d-open-v0")), normalised("maze2d-open-v0", [3.0]))  # type: ignore[arg-type]
+    assert episode_scores(log([[1, 1, 1]], name="mine")) is None

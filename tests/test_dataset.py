@@ -417,6 +417,9 @@ def test_a_bare_array_and_d4rl_names_load(tmp_path: Path) -> None:
 
 FILES: dict[str, tuple[dict[str, Any], str, str]] = {
     "dones": ({"dones": TERMINATED, "terminated": None, "truncated": None}, "dones", "two columns"),
+    "done": ({"done": TERMINATED, "terminated": None, "truncated": None}, "done", "terminated=done"),
+    "done, no truncation": ({"done": TERMINATED, "truncated": None}, "truncated", "truncated = done & ~terminated"),
+    "done, no termination": ({"dones": TERMINATED, "terminated": None}, "terminated", "terminated = dones & ~truncated"),
     "missing": ({"rewards": None}, "rewards", "np.savez"),
     "no truncation": ({"truncated": None}, "truncated", "np.zeros_like(terminated)"),
     "no observations": ({"observations": None}, "observations", "np.savez"),
@@ -440,6 +443,34 @@ def test_a_bad_file_names_column_and_fix(tmp_path: Path, name: str) -> None:
         Dataset.load(tmp_path / "bad.npz")
     assert caught.value.column == column
     assert fix in caught.value.fix
+
+
+def test_a_column_done_beside_both_flags_is_nobodys_business(tmp_path: Path) -> None:
+    np.savez(tmp_path / "log.npz", **columns(done=TERMINATED))
+    same(Dataset.load(tmp_path / "log.npz"), Dataset.from_arrays(**columns()))
+
+
+EMPTY: dict[str, dict[str, Any]] = {
+    "numbers": {},
+    "continuous": {"actions": np.zeros((0, 2))},
+    "no width": {"observations": np.zeros((0, 0)), "actions": np.zeros((0, 0))},
+    "flat floats": {"actions": np.zeros(0), "observations": np.zeros(0)},
+    "pictures": {"observations": np.zeros((0, 4, 4, 3), dtype=np.uint8)},
+    "float pictures": {"observations": np.zeros((0, 4, 4, 3))},
+    "ids": {"episodes": np.zeros(0), "contexts": np.zeros((0, 3))},
+    "flags": {"terminated": np.zeros((0, 1)), "truncated": np.zeros((0, 2), dtype=int)},
+    "next": {"next_observations": np.zeros((0, 5))},
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_log_without_a_row_is_called_empty(tmp_path: Path, name: str) -> None:
+    data = {key: value[:0] for key, value in columns().items()} | EMPTY[name]
+    with pytest.raises(DataError, match="the data is empty"):
+        Dataset.from_arrays(**data)
+    np.savez(tmp_path / "log.npz", **data)
+    with pytest.raises(DataError, match="the data is empty"):
+        Dataset.load(tmp_path / "log.npz")
 
 
 def test_other_files_are_refused_and_a_missing_one_is_not_a_data_error(tmp_path: Path) -> None:

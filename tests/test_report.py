@@ -2,14 +2,19 @@ import gzip
 import io
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ET
+from html import escape
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
 from report_fixture import make_curves, make_episodes, make_folder, make_replay, make_replays
 from rich.console import Console
 
+from apev.cli import main
+from apev.files import FileError
 from apev.report import markdown_table, print_table, read_folder, read_jsonl, summarise, write_figures, write_report
 from apev.report.charts import Series, bar_chart, learning_curves, line_chart, policy_colour
 from apev.report.statistics import success_interval, wilson
@@ -98,9 +103,11 @@ def test_read_jsonl_plain_gzip_and_broken(tmp_path):
     with gzip.open(tmp_path / "packed.jsonl.gz", "wt") as file:
         file.write(text)
     assert read_jsonl(tmp_path / "plain.jsonl") == read_jsonl(tmp_path / "packed.jsonl.gz") == rows
-    (tmp_path / "cut.jsonl").write_text('{"a": 1}\n{"a": ')
-    with pytest.raises(ValueError, match=r"cut\.jsonl, line 2"):
-        read_jsonl(tmp_path / "cut.jsonl")
+    (tmp_path / "cut.jsonl").write_text('{"a": 1}\n{"a": ')  # as a crash leaves it
+    assert read_jsonl(tmp_path / "cut.jsonl") == rows[:1]
+    (tmp_path / "bad.jsonl").write_text('{"a": 1}\n{"a": \n{"a": 2}\n')
+    with pytest.raises(FileError, match=r"bad\.jsonl: line 2 .*Fix"):
+        read_jsonl(tmp_path / "bad.jsonl")
 
 
 def test_read_folder_remakes_a_missing_summary_and_reads_gzip(tmp_path):
@@ -120,8 +127,8 @@ def test_read_folder_names_the_mistake(tmp_path):
         read_folder(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="not a results folder"):
         read_folder(tmp_path)
-    (tmp_path / "summary.json").write_text("[]")
-    with pytest.raises(ValueError, match="policies"):
+    (tmp_path / "summary.json").write_text("{}")
+    with pytest.raises(FileError, match=r"summary\.json: has no \"policies\"\. Fix"):
         read_folder(tmp_path)
 
 
@@ -174,7 +181,7 @@ class Page(HTMLParser):
         self.script = attributes.get("id") == "replay-data"
         if tag == "tr":
             self.policy = attributes.get("data-policy")
-        if tag == "td":
+        if tag == "td" and "data-value" in attributes:
             self.cells[self.policy, attributes["data-field"]] = json.loads(attributes["data-value"])
 
     def handle_data(self, data):
@@ -247,3 +254,287 @@ def test_page_stays_small_with_many_replays(tmp_path):
     kept = len(json.loads(Page(path.read_text()).data)["replays"])
     assert 0 < kept < 600
     assert f"{600 - kept} more are in replays.json" in path.read_text()
+
+
+# ---------------------------------------------------------------------- folders that somebody else made
+
+RESULTS = Path(__file__).parents[1] / "results"
+STORED = {"mazes": "procgen/easy-200", "d4rl": "d4rl-style/hopper-medium-replay", "theory": "theory"}
+EVIL = "</title></script><script>alert('1')</script><img src=x onerror=\"alert(2)\">\x1b[31m[/a]{{js}}|&amp;\ud800"
+SHOWN = escape(EVIL.replace("\x1b", r"\x1b").replace("\ud800", r"\ud800"))
+
+
+def stored(kind, folder):
+    """A results folder of this kind, to be changed at will."""
+    if kind == "doors":
+        return make_folder(folder)
+    shutil.copytree(RESULTS / STORED[kind], folder)
+    if kind == "d4rl":  # two algorithms are quicker than all
+        for name in ("episodes.jsonl", "curves.jsonl"):
+            change(folder / name, lambda lines: [line for line in lines if line["algorithm"] in ("bc", "ape-v")])
+    return folder
+
+
+def change(path, how):
+    """Have a function change what a JSON file says."""
+    packed = path.suffix == ".gz"
+    text = gzip.decompress(path.read_bytes()).decode() if packed else path.read_text()
+    many = ".jsonl" in path.name
+    value = [json.loads(line) for line in text.splitlines()] if many else json.loads(text)
+    value = how(value) or value
+    text = "".join(json.dumps(line) + "\n" for line in value) if many else json.dumps(value)
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+
+
+def renamed(found, old, new=EVIL):
+    """A dict whose key `old` is called otherwise."""
+    return {new if key == old else key: value for key, value in found.items()}
+
+
+def hostile_doors(folder):
+    def summary(value):
+        value |= {"title": EVIL, "lead": EVIL, "policies": renamed(value["policies"], "single")}
+        value["meta"] |= {"command": EVIL, "commit": EVIL, "seeds": [EVIL], "scale": EVIL, EVIL: EVIL}
+
+    def lines(value):
+        return [line | {"policy": EVIL} if line["policy"] == "single" else line for line in value]
+
+    def replays(value):
+        value["classes"][0] = EVIL
+        value["room"]["actions"][0] = EVIL
+        value["replays"][0] |= {"policy": EVIL, "picture": value["replays"][0]["picture"]}
+
+    change(folder / "summary.json", summary)
+    change(folder / "episodes.jsonl", lines)
+    change(folder / "curves.jsonl", lines)
+    change(folder / "replays.json", replays)
+    return 10
+
+
+def hostile_mazes(folder):
+    def summary(value):
+        value |= {"title": EVIL, "policies": renamed(value["policies"], "average, adapting")}
+        for parts in value["policies"].values():
+            for kind in ("by_size", "by_distance"):
+                parts["test"][kind] = renamed(parts["test"][kind], next(iter(parts["test"][kind])))
+        value["meta"] |= {"command": EVIL, "seeds": [EVIL], EVIL: {"a": EVIL}}
+
+    def replays(value):
+        value["replays"][0] |= {"policy": EVIL, "level": EVIL}
+
+    change(folder / "summary.json", summary)
+    change(folder / "replays.json", replays)
+    return 8
+
+
+def hostile_d4rl(folder):
+    def lines(value):
+        for line in value:
+            line["algorithm"] = EVIL if line["algorithm"] == "bc" else line["algorithm"]
+            if line.get("policy") == "ape-v, uniform":
+                line["policy"] = f"ape-v, {EVIL}"
+        return value
+
+    def task(value):
+        value["data"] = EVIL
+        value["log"]["returns"] |= {EVIL: 1.0}
+
+    def meta(value):
+        value["runs"] = {EVIL: {"command": EVIL, "commit": EVIL, "updates": EVIL, "scale": [EVIL]}}
+
+    change(folder / "episodes.jsonl", lines)
+    change(folder / "curves.jsonl", lines)
+    change(folder / "task.json", task)
+    change(folder / "meta.json", meta)
+    change(folder / "beliefs.json", lambda value: renamed(value, "ape-v, forgetting", f"ape-v, {EVIL}"))
+    return 8
+
+
+def hostile_theory(folder):
+    def summary(value):
+        value["title"] = EVIL
+        value["meta"] |= {"seeds": [EVIL], "command": EVIL, "versions": {"torch": EVIL}}
+        value["claims"][0] |= {"statement": EVIL, "expected": EVIL, "measured": EVIL}
+        for agent, days in value["city"]["routes"].items():
+            value["city"]["routes"][agent] = renamed(days, next(iter(days)))
+            for by in ("by_seed", "exact_by_seed"):
+                value["city"]["learned"][agent][by] = renamed(value["city"]["learned"][agent][by], "0")
+
+    change(folder / "summary.json", summary)
+    return 9
+
+
+@pytest.mark.parametrize("kind", ["doors", *STORED])
+def test_what_a_folder_says_is_shown_and_never_obeyed(tmp_path, capsys, monkeypatch, kind):
+    monkeypatch.setenv("COLUMNS", "1000")
+    plain, hostile = stored(kind, tmp_path / "plain"), stored(kind, tmp_path / "hostile")
+    least = globals()[f"hostile_{kind}"](hostile)
+    main(["report", str(plain)])
+    main(["report", str(hostile)])
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "[/a]" in printed
+    page, expected = ((folder / "report.html").read_text(encoding="utf-8") for folder in (hostile, plain))
+    assert page.count(SHOWN) >= least
+    for part in ("<script>alert", "<img src=x", "\x1b"):
+        assert part not in page
+    tags = [
+        [tag for tag, _ in Page(text).tags if tag in ("script", "style", "title", "img", "section")]
+        for text in (page, expected)
+    ]
+    assert tags[0] == tags[1]
+    drawn = list(hostile.rglob("*.svg"))
+    assert len(drawn) >= (kind != "mazes") * 3
+    for path in drawn:
+        root = ET.fromstring(path.read_text(encoding="utf-8"))
+        assert not [node.tag for node in root.iter() if node.tag.endswith(("script", "img"))]
+
+
+def test_a_cell_of_a_markdown_page_stays_a_cell():
+    summary = {"policies": {"a|<script>b\n": summarise([row("lcb")])["lcb"]}}
+    *_, last = markdown_table(summary).strip().splitlines()
+    assert last.startswith(r"| a\|&lt;script>b\n | ")
+
+
+def drop(*path):
+    """Remove what is at this path."""
+
+    def how(value):
+        for key in path[:-1]:
+            value = value[key]
+        del value[path[-1]]
+
+    return how
+
+
+def put(new, *path):
+    """Put `new` at this path."""
+
+    def how(value):
+        for key in path[:-1]:
+            value = value[key]
+        value[path[-1]] = new
+
+    return how
+
+
+DAMAGE = {
+    "doors": {
+        "summary.json": [
+            b"",
+            b"[]",
+            b"{",
+            b"\xff\xfe",
+            b"[" * 100_000,
+            b'{"policies": ' * 20_000,
+            put([], "policies"),
+            put({"x": 3}, "policies"),
+            put("much", "policies", "ape-v", "success"),
+            put([0.5], "policies", "ape-v", "ci95"),
+            put("x", "policies", "lcb", "lead"),
+            put("one", "policies", "lcb", "seeds"),
+            put("soon", "meta", "seconds"),
+            put(7, "meta"),
+            drop("policies", "ape-v", "ci95"),
+            drop("policies", "ape-v", "episodes"),
+        ],
+        "episodes.jsonl": [
+            b'{"policy": 1\n{}\n',
+            b"7\n",
+            put("x", 200, "seed"),
+            put({}, 200, "success"),
+            put([], 200, "picture"),
+        ],
+        "curves.jsonl": [b"null\n\n", put("x", 0, "success"), put(None, 0, "update"), drop(0, "policy"), put([], 0, "seed")],
+        "replays.json": [
+            b"5",
+            b"{}}",
+            drop("room"),
+            put(10**9, "room", "size"),
+            put([], "classes"),
+            put(9, "replays", 0, "label"),
+            put("x", "replays"),
+            put("bm8=", "replays", 0, "picture"),
+            drop("replays", 0, "steps"),
+            put(["x"], "replays", 0, "steps", 0, "belief"),
+        ],
+    },
+    "mazes": {
+        "summary.json": [
+            put(3, "mazes"),
+            drop("title"),
+            drop("policies", "single", "test", "ci95"),
+            put(None, "policies", "single", "test", "by_size"),
+            put("x", "mazes", "known_tests"),
+        ],
+        "episodes.jsonl.gz": [b"no", 1000, drop(0, "split"), put(None, 0, "length")],
+        "replays.json": [drop("replays", 0, "trusted"), put(5, "replays")],
+    },
+    "d4rl": {
+        "task.json": [b"", b"[]", drop("log"), put("moon-landing", "task"), put("x", "log", "rows"), put(1, "data")],
+        "episodes.jsonl": [b"{}\n", drop(0, "return"), put("x", 0, "seed"), put("sac", 0, "algorithm")],
+        "curves.jsonl": [put([], 0, "returns"), put(["x"], 0, "returns"), put("x", 0, "update")],
+        "beliefs.json": [
+            put(3, "ape-v"),
+            drop("ape-v", "curve"),
+            put([[1.0], [1.0]], "ape-v", "first_episode"),
+            put([1], "ape-v", "curve"),
+        ],
+        "meta.json": [b"[" * 100_000, put(3, "runs"), put({"x": 1}, "runs")],
+    },
+    "theory": {
+        "summary.json": [
+            b'{"claims": ' * 20_000,
+            put(3, "claims"),
+            drop("claims", 0, "holds"),
+            drop("meta"),
+            put([], "meta", "seeds"),
+            drop("city"),
+            put(10**9, "city", "map", "width"),
+            put([], "chain"),
+            put(0, "chain", 0, "n"),
+            put("x", "surrogate", 0, "pairs_right"),
+        ],
+    },
+}
+CASES = [(kind, name, i) for kind, files in DAMAGE.items() for name, cases in files.items() for i in range(len(cases))]
+
+
+@pytest.mark.parametrize(("kind", "name", "case"), CASES)
+def test_a_damaged_folder_is_told_by_file_and_fix(tmp_path, capsys, kind, name, case):
+    folder, how = stored(kind, tmp_path / "run"), DAMAGE[kind][name][case]
+    path = folder / name
+    if isinstance(how, int):
+        path.write_bytes(path.read_bytes()[:how])
+    elif isinstance(how, bytes):
+        path.write_bytes(how)
+    else:
+        change(path, how)
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", str(folder)])
+    told = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert f"error: {folder}" in told
+    assert name in told or "of different runs" in told
+    assert "Fix:" in told
+
+
+def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("apev.report.tables.MOST_JSON", 1000)
+    with gzip.open(tmp_path / "bomb.jsonl.gz", "wt") as file:
+        file.write('{"a": 1}\n' * 1000)
+    with pytest.raises(FileError, match="unpacks to more than"):
+        read_jsonl(tmp_path / "bomb.jsonl.gz")
+
+
+def test_a_report_reads_and_writes_nothing_outside_its_folder(tmp_path):
+    folder = make_folder(tmp_path / "run")
+    (tmp_path / "own.txt").write_text("mine")
+    (folder / "report.html").symlink_to(tmp_path / "own.txt")
+    write_report(folder)
+    assert (tmp_path / "own.txt").read_text() == "mine"
+    (tmp_path / "secret.json").write_text((folder / "replays.json").read_text())
+    (folder / "replays.json").unlink()
+    (folder / "replays.json").symlink_to(tmp_path / "secret.json")
+    with pytest.raises(FileError, match="link out of its folder"):
+        write_report(folder)

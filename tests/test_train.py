@@ -22,7 +22,8 @@ import apev
 from apev.agents.dqn import DQN
 from apev.cli import main
 from apev.data import Dataset, Sampler
-from apev.train import Interrupted, Schedule, alone_in, check_settings, train
+from apev.files import read_tensors
+from apev.train import Interrupted, Schedule, TrainingError, alone_in, check_settings, train
 
 EVERY = Schedule(updates=12, log_every=2, eval_every=3, checkpoint_every=4)
 
@@ -55,6 +56,9 @@ def assert_same_run(one: Path, other: Path) -> None:
     for name in ("metrics.jsonl", "curves.jsonl"):
         if (one / name).exists():
             assert (one / name).read_text() == (other / name).read_text()
+
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
 class Stop(Exception):  # noqa: N818
@@ -353,22 +357,87 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(log: Path, whole: Path, tmp_pat
     assert_same_run(whole, out)
 
 
-def test_an_interrupt_saves_before_it_stops(tmp_path: Path) -> None:
+def signalled(update: int, number: int) -> DQN:
+    """An agent in whose update number `update` the process is told to stop."""
+    agent = make()
+    learn, count = agent.update, 0
+
+    def update_(batch: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == update:
+            signal.raise_signal(number)
+        return learn(batch)
+
+    agent.update = update_  # type: ignore[method-assign]
+    return agent
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("update", [1, 4, 5, 12])
+def test_a_signal_saves_before_it_stops(tmp_path: Path, capfd: pytest.CaptureFixture[str], number: int, update: int) -> None:
+    handlers = [signal.getsignal(known) for known in SIGNALS]
+    with pytest.raises(Interrupted, match=f"stopped at update {update} of 12.*--resume"):
+        run(tmp_path / "cut", agent=signalled(update, number))
+    assert [signal.getsignal(known) for known in SIGNALS] == handlers
+    assert f"{signal.Signals(number).name}: saving and stopping" in capfd.readouterr().err  # at once
+    run(tmp_path / "cut", resume=True)
+    run(tmp_path / "whole")
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_an_evaluation_is_not_waited_for(tmp_path: Path) -> None:
+    def slow(agent: DQN, update: int) -> list[dict[str, Any]]:
+        if update == 6:
+            signal.raise_signal(signal.SIGTERM)
+            raise AssertionError("the evaluation went on")
+        return evaluator(agent, update)
+
+    agent = make()
+    with pytest.raises(Interrupted, match="stopped at update 6 of 12"):
+        train(agent, sampler_of(puzzle("dict")), tmp_path / "cut", EVERY, evaluator=slow, console=QUIET)
+    assert [line["update"] for line in lines(tmp_path / "cut/curves.jsonl")] == [3]
+    run(tmp_path / "cut", resume=True)
+    run(tmp_path / "whole")
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_stopped_run_can_be_loaded(tmp_path: Path) -> None:
+    kept, rest = puzzle("dict").split(0.25, 0)
+    agent = signalled(5, signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        train(agent, sampler_of(kept), tmp_path / "run", EVERY, held_out=Sampler(rest), console=QUIET)
+    with pytest.warns(UserWarning, match="was stopped: this is its policy at update 5"):
+        policy = apev.load(tmp_path / "run")
+    for name, value in agent.policy_state().items():
+        if name != "scale":
+            assert torch.equal(policy.agent.policy_state()[name], value)
+    agent.calibrate(Sampler(rest).iterate(100))
+    torch.testing.assert_close(policy.agent.scale, agent.scale)  # its belief is calibrated, as if it had finished
+
+
+@pytest.mark.parametrize("where", ["loss", "weights"])
+def test_a_network_that_breaks_stops_the_run(tmp_path: Path, where: str) -> None:
     agent = make()
     learn, count = agent.update, 0
 
     def update(batch: Any) -> Any:
         nonlocal count
         count += 1
-        if count == 5:
-            signal.raise_signal(signal.SIGINT)
-        return learn(batch)
+        metrics = learn(batch)
+        if count == 7:
+            with torch.no_grad():
+                agent.net.heads.layers[0].get_parameter("weight")[1, 0, 0] = float("nan")
+            if where == "loss":
+                metrics = metrics | {"loss": torch.tensor(float("nan"))}
+        return metrics
 
     agent.update = update  # type: ignore[method-assign]
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Interrupted, match="stopped at update 6 of 12"):
-        run(tmp_path / "cut", agent=agent)
-    assert signal.getsignal(signal.SIGINT) is handler
-    run(tmp_path / "cut", resume=True)
+    told = {"loss": r"at update 7 the loss of net, member 1 .*last good state.*Fix: a smaller", "weights": "at update 8"}
+    with pytest.raises(TrainingError, match=told[where]):
+        run(tmp_path / "run", agent=agent)
+    _, about = read_tensors(tmp_path / "run/checkpoints/latest.safetensors")
+    assert about["update"] == "4"
+    run(tmp_path / "run", resume=True)  # it goes on from the last good checkpoint
     run(tmp_path / "whole")
-    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    assert_same_run(tmp_path / "whole", tmp_path / "run")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
+import warnings
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import gymnasium
+import numpy as np
 import torch
 import tyro
 from rich.console import Console
-from rich.markup import escape
 
 import apev
 from apev.collect.command import Collect
@@ -23,7 +23,8 @@ from apev.experiments.reproduce import Reproduce
 from apev.machine import Machine
 from apev.policy import Policy
 from apev.progress import progress_bar
-from apev.train import Interrupted, Schedule
+from apev.terminal import markup, quiet_pipes
+from apev.train import Interrupted, Schedule, TrainingError
 
 ERRORS = Console(stderr=True, highlight=False)
 FIRST_LOOK = 3000  # updates of `apev train`
@@ -99,21 +100,26 @@ class Train(Machine):
 
     def run(self) -> None:
         """Run it."""
-        from apev.agents import NAMED, REGISTRY, registered
+        from apev.agents import NAMED, REGISTRY, BeliefConfig, DiscreteBCConfig, registered
         from apev.train import train
 
         self.use()
         dataset = Dataset.load(self.data)
-        ERRORS.print(repr(dataset))
+        ERRORS.print(markup(repr(dataset)))
         kind, config_type = REGISTRY[registered(self.agent, dataset.discrete)]
         given = {name: value for name in ("members", "gamma") if (value := getattr(self, name)) is not None}
         if "members" in given and not hasattr(config_type, "members"):
             raise ValueError(f"--members {self.members}: {self.agent} has one. Fix: leave it out.")
         config = replace(config_type(**NAMED.get(self.agent, {}), **given), **parse_settings(config_type, self.set))
+        digest = dataset.digest
         held_out = None
-        if self.held_out and dataset.num_groups > 1:
-            dataset, rest = dataset.split(self.held_out, self.seed)
+        members = getattr(config, "members", 1) + getattr(config, "wildcards", 0)
+        filters = isinstance(config, BeliefConfig) and members != 1 and not isinstance(config, DiscreteBCConfig)
+        if filters and self.held_out * len(dataset) >= 1:  # others have no belief to calibrate, or no row to spare
+            log = dataset
+            dataset, rest = log.split(self.held_out, self.seed)
             held_out = Sampler(rest, device=self.device)
+            ERRORS.print(f"held out to calibrate the belief: {split_of(log, rest)}")
         agent = kind.for_data(dataset, config, seed=self.seed)
         agent.to_device(self.device)
         if self.compile:
@@ -146,6 +152,7 @@ class Train(Machine):
             config={
                 "agent": self.agent,
                 "data": self.data.name,
+                "data_digest": digest,
                 "seed": self.seed,
                 "batch_size": batch_size,
                 "held_out": self.held_out,
@@ -175,8 +182,10 @@ class Evaluate(Machine):
     def run(self) -> None:
         """Run it."""
         from apev.data.scores import normalise, of_source
-        from apev.data.source import environment_spec
+        from apev.data.source import checked, named_environment, recover_environment
+        from apev.envs.make import make as make_env
         from apev.evaluate import GymnasiumBatch, check_fit, rollout
+        from apev.files import read_json, write_lines
         from apev.report import print_returns, print_table, summarise
 
         self.use()
@@ -184,13 +193,17 @@ class Evaluate(Machine):
             raise FileNotFoundError(f"no folder {self.run_folder}. Fix: name one that `apev train` made.")
         lines: list[dict[str, Any]] = []
         settings = self.run_folder / "config.json"
-        source = json.loads(settings.read_text()).get("source", {}) if settings.exists() else {}
-        source |= {"environment": self.env, "environment_spec": None} if self.env else {}
-        spec = environment_spec(source)
-        shown = getattr(spec, "id", spec)
-        policy = Policy.load(self.run_folder, device=self.device)
+        source = checked(read_json(settings).get("source", {}), settings.name) if settings.exists() else {}
+        if self.env is not None:
+            shown, make = self.env, lambda: make_env(self.env)
+        else:
+            named = named_environment(source)
+            shown, make = named.id, lambda: recover_environment(source)
+            if named.told():
+                ERRORS.print(markup(f"note: {named.told()}."))
+        policy = load_policy(self.run_folder, self.device)
         words = self.adapt if policy.members > 1 else self.adapt[:1]  # one member: nothing to believe in
-        env = GymnasiumBatch(spec, self.episodes, self.seed)
+        env = GymnasiumBatch(make, self.episodes, self.seed)
         check_fit(policy, env, shown)
         for word in words:
             behaviour = policy.with_adapt(parse_adapt(word), seed=self.seed)
@@ -215,7 +228,7 @@ class Evaluate(Machine):
                 }
                 for i in range(self.episodes)
             ]
-        (self.run_folder / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_lines(self.run_folder / "episodes.jsonl", lines)
         title = f"{self.run_folder} in {shown}"
         print_returns(lines, title)
         reference = of_source(source)
@@ -295,6 +308,23 @@ def _unfinished(folder: Path) -> bool:
     return (folder / "agents").exists() and not (folder / "summary.json").exists()
 
 
+def load_policy(folder: Path, device: str) -> Policy:
+    """The policy of a run; of a stopped one that of its last checkpoint, and that is said."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        policy = Policy.load(folder, device=device)
+    for warning in told:
+        ERRORS.print(f"[yellow]{markup(str(warning.message))}[/yellow]")
+    return policy
+
+
+def split_of(log: Dataset, held_out: Dataset) -> str:
+    """What was held out, in words: "1,203 rows (5.0%) from 12 of 240 episodes"."""
+    parts, of = len(np.unique(held_out.group)), len(np.unique(log.group))
+    share = len(held_out) / len(log)
+    return f"{len(held_out):,} rows ({share:.1%}) from {parts:,} of {of:,} {log.describe()['group_is']}s"
+
+
 def parse_adapt(word: str) -> bool | int | Literal["commit", "member", "member-step"]:
     """What `--adapt` accepts."""
     if word in ("commit", "member", "member-step"):
@@ -339,6 +369,7 @@ def gymnasium_evaluator(env_id: str, seed: int, agent: Any, episodes: int = 10) 
     return evaluate
 
 
+@quiet_pipes()
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the `apev` command."""
     words = sys.argv[1:] if argv is None else argv
@@ -362,13 +393,16 @@ def main(argv: list[str] | None = None) -> None:
     try:
         command.run()
     except Interrupted as stop:
-        ERRORS.print(f"[yellow]{stop}[/yellow]")
+        ERRORS.print(f"[yellow]{markup(str(stop), lines=True)}[/yellow]", emoji=False)
         sys.exit(130)
     except KeyboardInterrupt:
         ERRORS.print("[yellow]stopped; --resume goes on from the last checkpoint[/yellow]")
         sys.exit(130)
-    except (DataError, ValueError, OSError, ImportError, gymnasium.error.Error) as error:
-        ERRORS.print(f"[red]error:[/red] {escape(str(error))}", markup=True, soft_wrap=True)  # names are not cut in two
+    except BrokenPipeError:  # see quiet_pipes
+        raise
+    except (DataError, TrainingError, ValueError, OSError, ImportError, gymnasium.error.Error) as error:
+        told = markup(str(error), lines=True)
+        ERRORS.print(f"[red]error:[/red] {told}", emoji=False, soft_wrap=True)  # names are not cut in two
         sys.exit(2)
 
 

@@ -21,7 +21,8 @@ from torch.autograd.function import once_differentiable
 from apev.machine import quick_products
 
 NARROW = 16  # columns of a matrix product that are few
-LARGE = 2**23  # multiplications of a product for which it matters who computes it
+
+quick_products()  # before the first product, so that all of them are computed alike
 
 
 class EnsembleLinear(nn.Module):
@@ -140,10 +141,7 @@ def _product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     if b.shape[2] < NARROW and a.device.type == "cpu":
         turned = torch.bmm(b.mT.contiguous(), a.mT).mT
         return turned if out is None else out.copy_(turned)
-    if a.numel() * b.shape[2] < LARGE or a.device.type != "cpu":
-        return torch.bmm(a, b, out=out)
-    with quick_products():
-        return torch.bmm(a, b, out=out)
+    return torch.bmm(a, b, out=out)
 
 
 def _activations(x: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -113,17 +113,18 @@ def rollout(
 def check_fit(policy: Policy, env: GymnasiumBatch, name: str) -> None:
     """An environment of other observations or actions than the policy's is refused before anything happens in it."""
     layout, space = policy.agent.layout, env.envs[0].action_space
+    fix = "Fix: name the environment that the log is from, --env."
     try:
         layout.read(env.reset())
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{name} does not fit this policy: {error.args[0]}") from error
+        raise ValueError(f"{name} does not fit this policy: {error.args[0]} {fix}") from error
     if isinstance(space, gymnasium.spaces.Discrete):
         fits = layout.num_actions == space.n
     else:
         fits = isinstance(space, gymnasium.spaces.Box) and space.shape == (layout.action_dim,)
     if not fits:
         own = f"{layout.num_actions} discrete actions" if layout.num_actions else f"{layout.action_dim} continuous actions"
-        raise ValueError(f"{name} does not fit this policy: its actions are {space}, the policy has {own}.")
+        raise ValueError(f"{name} does not fit this policy: its actions are {space}, the policy has {own}. {fix}")
 
 
 def picture_table(env: Any, device: torch.device) -> torch.Tensor | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -51,22 +50,17 @@ def keep_memory() -> None:
         mallopt(trim_threshold, 1 << 30)
 
 
-@contextmanager
-def quick_products() -> Iterator[None]:
-    """Within it large products of float32 matrices are computed by the library that is fastest here, as exactly as ever.
+def quick_products() -> None:
+    """Have products of float32 matrices computed by the library that is fastest here, as exactly as ever; asked for once.
 
     torch gives them to MKL, which is slower than oneDNN on AMD's processors, and asks oneDNN only where lower precision is
-    allowed. Without tile registers (AMX) oneDNN has none for float32, and computes in float32 all the same.
+    allowed. Without tile registers (AMX) oneDNN has none for float32, and computes in float32 all the same. The switch holds
+    for the whole process, so it is set before the first product of ours and then left alone: every thread computes alike. A
+    setting of the user's own is kept, and APEV_ONEDNN=0 in the environment keeps torch as it is.
     """
     switch = _onednn()
-    if switch is None or switch.fp32_precision not in ("none", "ieee"):  # or somebody has asked for lower precision
-        yield
-        return
-    before, switch.fp32_precision = switch.fp32_precision, "bf16"
-    try:
-        yield
-    finally:
-        switch.fp32_precision = before
+    if switch is not None and switch.fp32_precision in ("none", "ieee") and os.environ.get("APEV_ONEDNN") != "0":
+        switch.fp32_precision = "bf16"
 
 
 @cache

@@ -22,28 +22,31 @@ that are deterministic and show their state.
 
 from __future__ import annotations
 
-import json
 import math
+import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import apev
 from apev import belief as beliefs
-from apev.agents import REGISTRY, Agent
+from apev import inputs
+from apev.agents import Agent
 from apev.agents.dqn import DQN
-from apev.data.batch import Batch, Layout, Observations
+from apev.checkpoint import LATEST, SAVE_AGAIN, build, description, policy_of
+from apev.data.batch import Batch, Observations
+from apev.files import FileError, file_digest, inside, read_json, write_json, write_tensors
 from apev.memory import Memory, keys_of
 
 Adapt = bool | int | Sequence[float] | Literal["commit", "member", "member-step"]
 
 ODDS = 20.0  # at which a committed policy changes its mind: 95% against 5%
+
+WEIGHTS = "weights.safetensors"
 
 _CHUNK = 512  # pictures encoded at once: bounds memory when thousands of episodes start together
 
@@ -55,6 +58,7 @@ class PolicyState:
     log_belief: Tensor  # [n, K]
     obs: Observations | None = None
     action: Tensor | None = None
+    waiting: Tensor | None = None  # [n] whether the last action's outcome is still to be observed; None: nowhere
     trusted: Tensor | None = None  # [n] the member a committed policy acts on
 
 
@@ -107,32 +111,31 @@ class Policy:
         `keep_belief` carries the belief over: right when the world stays the same (a robot), wrong when each episode is a
         new one (a new photograph).
         """
-        count = num_envs if num_envs is not None else len(self.state.log_belief)
-        if num_envs is not None:
-            self._single = False
         old = self.state
+        count = num_envs if num_envs is not None else len(old.log_belief)
+        if count < 1:
+            raise ValueError(f"num_envs is {count}. Fix: at least 1.")
         if mask is None:
             kept = keep_belief and count == len(old.log_belief)
             self.state = PolicyState(old.log_belief if kept else self._fresh(count))
+            self._single = self._single and num_envs is None
             self._memory = None
-        elif not keep_belief:
-            rows = torch.as_tensor(np.atleast_1d(mask), dtype=torch.bool, device=old.log_belief.device)
-            if len(rows) != count:
-                raise ValueError(f"mask has {len(rows)} entries for {count} environments.")
-            old.log_belief = torch.where(rows[:, None], self._fresh(count), old.log_belief)
+            return
+        rows = inputs.flags("mask", mask, len(old.log_belief), old.log_belief.device)
+        if not keep_belief:
+            old.log_belief = torch.where(rows[:, None], self._fresh(len(rows)), old.log_belief)
             if old.trusted is not None:
                 old.trusted = torch.where(rows, beliefs.most_believed(old.log_belief), old.trusted)
-        if mask is not None and self._memory is not None:
-            for episode in np.flatnonzero(np.atleast_1d(mask)).tolist():
+        if old.waiting is not None:  # the step that was under way belongs to an episode that is over
+            old.waiting = old.waiting & ~rows
+        if self._memory is not None:
+            for episode in rows.nonzero()[:, 0].tolist():
                 self._memory.forget(episode)
 
     def act(self, obs: Any, deterministic: bool = True) -> Any:
         """The action for what is seen now: an array for many environments; for one an int, or [A] where they are continuous."""
-        seen = self._read(obs)
-        if not bool(torch.isfinite(seen.vector).all()):
-            raise ValueError(
-                "the observation holds NaN or infinite numbers, so would the action. Fix: repair the sensor's reading."
-            )
+        seen, single = self._read(obs)
+        inputs.observed("the observation", seen.vector)
         state = self.state
         if len(state.log_belief) != len(seen.vector):
             if state.obs is not None:
@@ -141,6 +144,7 @@ class Policy:
                     f"Fix: policy.reset(num_envs={len(seen.vector)}) where new ones begin."
                 )
             state = self.state = PolicyState(self._fresh(len(seen.vector)))
+        self._single = single
         if self.adapt == "member-step":
             state.log_belief = self._random_member(len(seen.vector))
         features = self._encode(seen)
@@ -150,65 +154,65 @@ class Policy:
             state.action = self._act_from_memory(seen, features, deterministic, log_belief)
         else:
             state.action = self.agent.act(seen, log_belief, greedy=deterministic, features=features)
+        state.waiting = torch.ones(len(seen.vector), dtype=torch.bool, device=log_belief.device)
         actions = state.action.cpu().numpy()
         if not self._single:
             return actions
         return actions[0] if self.agent.layout.action_dim else int(actions[0])
 
     def observe(self, reward: Any, next_obs: Any, terminated: Any, *, action: Any = None, active: Any = None) -> None:
-        """Take in what the last action led to.
+        """Take in what the last action led to, once.
 
-        `action` is what was really executed, where a safety layer replaced ours. Rows where `active` is False are left alone.
+        `action` is what was really executed, where a safety layer replaced ours. Rows where `active` is False are left alone,
+        and so are those that were reset since. A step that is refused leaves the belief as it was.
         """
         state = self.state
         if state.obs is None or state.action is None:
             raise RuntimeError("observe() before act(): there is no step to learn from. Fix: call act(obs) first.")
+        if state.waiting is None or not bool(state.waiting.any()):
+            raise RuntimeError("observe() again without act(): this step has counted already. Fix: act(obs) comes between.")
         if not self.adapts and not self.remember:
+            state.waiting = None
             return
-        device, count = state.log_belief.device, len(state.log_belief)
-        dim = self.agent.layout.action_dim
-        if action is not None and dim:
-            action = np.asarray(action).reshape(-1, dim)
-        given = {"reward": reward, "terminated": terminated, "action": action, "active": active}
-        for name, value in given.items():
-            if value is not None and len(np.atleast_1d(value)) != count:
-                raise ValueError(f"{name} has {len(np.atleast_1d(value))} entries for {count} environments.")
-        count_actions = self.agent.layout.num_actions
-        if action is not None and not dim and not np.all((np.asarray(action) >= 0) & (np.asarray(action) < count_actions)):
-            raise ValueError(f"action {action} is not one of 0 to {count_actions - 1}.")
-        done = state.action if action is None else torch.as_tensor(np.atleast_1d(action), device=device)
-        features = self._encode(state.obs)
-        seen, after = state.obs, self._read(next_obs)
+        device, count, layout = state.log_belief.device, len(state.log_belief), self.agent.layout
+        used = state.waiting if active is None else state.waiting & inputs.flags("active", active, count, device)
+        after, _ = self._read(next_obs)
         if len(after.vector) != count:
             raise ValueError(f"next_obs has {len(after.vector)} entries for {count} environments.")
-        if after.pictures is not None and seen.pictures is not None and not _same(seen.pictures, after.pictures):
-            assert features is not None
-            assert after.picture is not None
-            following = self._encode(after)  # stays cached for the next act()
-            assert following is not None
-            features = torch.cat([features, following], dim=1)
-            after = replace(after, picture=after.picture + len(seen.pictures))
-        else:
-            features = self._encode(after)
         step = Batch(
-            obs=seen,
-            action=done.float() if dim else done.long(),
-            reward=torch.as_tensor(np.atleast_1d(reward), device=device).float(),
-            next_obs=after,
-            terminated=torch.as_tensor(np.atleast_1d(terminated), device=device).float(),
-            group=torch.zeros(len(done), dtype=torch.int64, device=device),
+            obs=state.obs,
+            action=state.action if action is None else inputs.actions(action, count, layout, device, used),
+            reward=inputs.column("reward", reward, count, device, used),
+            next_obs=replace(after, vector=inputs.observed("next_obs", after.vector, used)),
+            terminated=inputs.flags("terminated", terminated, count, device, used).float(),
+            group=torch.zeros(count, dtype=torch.int64, device=device),
         )
-        if not bool(torch.isfinite(step.reward).all()):
-            raise ValueError(f"reward {reward} is not finite: a belief updated with it would be lost. Fix: repair the reward.")
-        mask = None if active is None else torch.as_tensor(np.atleast_1d(active), device=device)
+        if self.adapts:
+            joined, features = self._join_pictures(step)
+            errors = self.agent.td_errors(joined, state.log_belief, features)
+            log_belief = self.filter.update(state.log_belief, errors, used)
+            if not bool(torch.isfinite(torch.where(used[:, None], errors + log_belief, 0.0)).all()):
+                raise ValueError(
+                    "this step makes members' errors overflow. Fix: repair reward and next_obs, or check their units."
+                )
+            state.log_belief = log_belief
         if self._memory is not None:
-            every = torch.ones(count, dtype=torch.bool) if mask is None else mask.cpu()
-            keys = keys_of(self._read(next_obs), self._hashes)
-            self._memory.learn(step.action, step.reward, keys, step.terminated > 0, every)
-        if not self.adapts:
-            return
-        errors = self.agent.td_errors(step, state.log_belief, features)
-        state.log_belief = self.filter.update(state.log_belief, errors, mask)
+            keys = keys_of(step.next_obs, self._hashes)
+            self._memory.learn(step.action, step.reward, keys, step.terminated > 0, used.cpu())
+        state.waiting = None
+
+    def _join_pictures(self, step: Batch) -> tuple[Batch, Tensor | None]:
+        """The step with one table of pictures for both observations, and the features of that table."""
+        seen, after = step.obs, step.next_obs
+        features = self._encode(seen)
+        if after.pictures is None or seen.pictures is None or _same(seen.pictures, after.pictures):
+            return step, self._encode(after)
+        following = self._encode(after)  # stays cached for the next act()
+        assert features is not None
+        assert following is not None
+        assert after.picture is not None
+        after = replace(after, picture=after.picture + len(seen.pictures))
+        return replace(step, next_obs=after), torch.cat([features, following], dim=1)
 
     def _committed(self, state: PolicyState) -> Tensor:
         """The belief acted on, [n, K]: certain of one member, until another is ODDS times as believable."""
@@ -279,38 +283,32 @@ class Policy:
 
     # ------------------------------------------------------------------ files
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, *, update: int | None = None) -> Path:
         """Write `policy.json` and `weights.safetensors`; `apev.load` reads them. The behaviour of the belief is not stored."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        names = {kind: name for name, (kind, _) in REGISTRY.items()}
-        about = {
-            "apev": apev.__version__,
-            "agent": names[type(self.agent)],
-            "config": asdict(self.agent.config),
-            "layout": asdict(self.agent.layout),
-        }
         weights = {k: v.detach().cpu().contiguous() for k, v in self.agent.policy_state().items()}
-        save_file(weights, folder / "weights.safetensors")
-        (folder / "policy.json").write_text(json.dumps(about, indent=1) + "\n")
+        write_tensors(folder / WEIGHTS, weights)
+        about = description(self.agent) | {"weights": file_digest(folder / WEIGHTS)}
+        write_json(folder / "policy.json", about | ({} if update is None else {"update": update}), checksum=True)
         return folder
 
     @classmethod
     def load(cls, folder: str | Path, adapt: Adapt = True, *, device: str = "cpu", seed: int = 0) -> Policy:
-        """The policy stored in `folder` (a policy folder, or a run folder that holds one)."""
+        """The policy stored in `folder`: a policy folder, or a run folder. Of a run that was stopped, its last checkpoint's."""
         folder = Path(folder)
         if not (folder / "policy.json").exists() and (folder / "policy" / "policy.json").exists():
             folder = folder / "policy"
-        if not (folder / "policy.json").exists():
-            raise FileNotFoundError(f"{folder} holds no policy.json. Fix: name a run folder that has finished training.")
-        about = json.loads((folder / "policy.json").read_text())
-        if about["agent"] not in REGISTRY:
-            raise ValueError(
-                f"{folder}: no agent is called {about['agent']!r}. Fix: one of {sorted(REGISTRY)}, or a newer apev."
-            )
-        kind, config = REGISTRY[about["agent"]]
-        agent = kind(layout_from_json(about["layout"]), config(**_tuples(about["config"])))
-        agent.load_policy_state(load_file(folder / "weights.safetensors"))
+        if (folder / "policy.json").exists():
+            about = read_json(inside(folder, "policy.json"), fix=SAVE_AGAIN)
+            path = inside(folder, WEIGHTS)
+            if "weights" in about and about["weights"] != file_digest(path):
+                raise FileError(path, "is not the file that policy.json was written with", SAVE_AGAIN)
+            agent = build(about, folder / "policy.json", path)
+        elif (folder / LATEST).exists():
+            agent, update = policy_of(inside(folder, LATEST))
+            warnings.warn(f"{folder} was stopped: this is its policy at update {update:,}", stacklevel=2)
+        else:
+            raise FileNotFoundError(f"{folder} holds no policy.json. Fix: name a run folder that has begun training.")
         agent.to_device(device)
         return cls(agent, adapt, seed=seed)
 
@@ -332,10 +330,10 @@ class Policy:
         member = torch.randint(self.members, (count,), generator=self._rng)
         return beliefs.one_hot(member.to(self.agent.device), self.members)
 
-    def _read(self, obs: Any) -> Observations:
+    def _read(self, obs: Any) -> tuple[Observations, bool]:
+        """Observations as the networks read them, and whether they were those of a single environment."""
         if isinstance(obs, Observations):
-            self._single = False
-            return obs
+            return obs, False
         layout = self.agent.layout
         key = layout.picture or layout.vectors[0][0]
         if not layout.bare:
@@ -343,12 +341,12 @@ class Policy:
         shape = np.shape(obs if layout.bare else obs[key])
         usual = len(layout.picture_shape or ()) if layout.picture else 1
         number = not layout.picture and layout.vectors[0][1] == 1  # a column of single numbers: (), or [n] for many
-        self._single = shape == () or (len(shape) == usual and not (number and shape != (1,)))
+        single = shape == () or (len(shape) == usual and not (number and shape != (1,)))
         if number and shape == ():
             obs = np.reshape(obs, 1) if layout.bare else obs | {key: np.reshape(obs[key], 1)}
-        if self._single:
+        if single:
             obs = np.asarray(obs)[None] if layout.bare else {k: np.asarray(v)[None] for k, v in obs.items()}
-        return layout.read(obs, device=self.agent.device)
+        return layout.read(obs, device=self.agent.device), single
 
     def _encode(self, obs: Observations) -> Tensor | None:
         """Features [K, P, F] of the table; of its pictures those are encoded that are shown now and were not before."""
@@ -371,19 +369,6 @@ class Policy:
 
 def _same(a: Tensor, b: Tensor) -> bool:
     return a is b or (a.shape == b.shape and torch.equal(a, b))
-
-
-def _tuples(config: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no tuples; our frozen configurations have no lists."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
-
-
-def layout_from_json(stored: dict[str, Any]) -> Layout:
-    """The inverse of `asdict(layout)` through JSON."""
-    shape = stored["picture_shape"]
-    vectors = tuple((key, width) for key, width in stored["vectors"])
-    bounds = tuple(stored.get("action_low", ())), tuple(stored.get("action_high", ()))
-    return Layout(vectors, stored["picture"], shape and tuple(shape), stored["num_actions"], stored["bare"], *bounds)
 
 
 def load(folder: str | Path, adapt: Adapt = True, *, device: str = "cpu", seed: int = 0) -> Policy:

@@ -19,6 +19,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from apev.terminal import plain
+
 LINE_EVERY = 60.0  # seconds
 
 
@@ -41,8 +43,14 @@ class Bars(Progress):
         self.said = time.monotonic()
         super().start()
 
+    def add_task(self, description: str, *args: Any, **fields: Any) -> TaskID:
+        """For rich; what a bar is of may be a name from a file."""
+        return super().add_task(plain(description), *args, **fields)
+
     def update(self, task_id: TaskID, *args: Any, **fields: Any) -> None:
         """For rich."""
+        if fields.get("description") is not None:
+            fields["description"] = plain(fields["description"])
         super().update(task_id, *args, **fields)
         self.say(task_id)
 
@@ -63,13 +71,13 @@ class Bars(Progress):
             line += f", {task.speed:,.1f}/s"
         if task.time_remaining is not None:
             line += f", {timedelta(seconds=int(task.time_remaining))} left"
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self.console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def progress_bar(console: Console | None = None) -> Bars:
     """The bar everything over five seconds shows: what, how far, how fast, how long still."""
     return Bars(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         RateColumn(),

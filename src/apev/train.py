@@ -8,8 +8,9 @@ A run folder holds
     checkpoints/       latest.safetensors: weights, optimiser, generators, step; enough to go on bit for bit
     policy/            the deployable policy, written at the end
 
-Metrics stay on the device until they are logged, so no update waits for another. Ctrl-C, or a kill, loses at most the
-updates since the last checkpoint, and a resumed run ends with the very same parameters as one never interrupted.
+Metrics stay on the device until they are logged, so no update waits for another. Ctrl-C and SIGTERM save before they stop; a
+kill loses at most the updates since the last checkpoint; and a resumed run ends with the very same parameters as one never
+interrupted. `apev.load` reads a stopped run too: the policy of its last checkpoint.
 """
 
 from __future__ import annotations
@@ -17,24 +18,23 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from rich.console import Console
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from apev.agents import Agent
+from apev.checkpoint import LATEST, Progress, load_checkpoint, save_checkpoint
 from apev.data.sampler import Sampler
+from apev.files import append_line, check_links, read_json, read_lines, reading, write_lines, write_text
 from apev.policy import Policy
 from apev.progress import progress_bar
+from apev.signals import Stop, Stopped, stop_on_signal
 
 CALIBRATION_BATCH = 1024  # transitions; each may bring two pictures to encode
 
@@ -88,55 +88,169 @@ def train(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
-        checkpoint = folder / "checkpoints" / "latest.safetensors"
-        start = 0
+        check_links(folder)
+        checkpoint = folder / LATEST
+        progress = Progress()
         about = {"agent_config": asdict(agent.config), "schedule": asdict(schedule)} | (config or {})
         if resume:
             if checkpoint.exists():
                 check_settings(folder, about)
-                start = load_checkpoint(checkpoint, agent, sampler)
+                progress = load_checkpoint(checkpoint, agent, sampler)
             for name in ("metrics.jsonl", "curves.jsonl"):  # killed before the first checkpoint: all of them
-                keep_lines_until(folder / name, start)
+                keep_lines_until(folder / name, progress)
         elif checkpoint.exists() or (folder / "metrics.jsonl").exists():
             raise FileExistsError(f"{folder} already holds a run. Fix: pass --resume to go on with it, or name another folder.")
-        (folder / "config.json").write_text(json.dumps(about, indent=1, default=str) + "\n")
-
-        update = logged = saved = start
-        sums: dict[str, Tensor] = {}
-        with stop_on_interrupt() as stopped, progress_bar(console) as progress:
-            task = progress.add_task(title, total=schedule.updates, completed=start)
-            while update < schedule.updates:
-                set_lr(agent, update / schedule.updates, schedule.lr_decay)
-                metrics = agent.update(sampler.sample())
-                update += 1
-                sums = {name: sums[name] + value if name in sums else value.clone() for name, value in metrics.items()}
-                log = update % schedule.log_every == 0 or update == schedule.updates
-                if log:
-                    line = {"update": update} | {name: float(value) / (update - logged) for name, value in sums.items()}
-                    append_line(folder / "metrics.jsonl", line)
-                    sums, logged = {}, update
-                evaluate = update == schedule.updates or (schedule.eval_every and update % schedule.eval_every == 0)
-                if evaluator is not None and evaluate:
-                    # What is evaluated is calibrated; what is trained goes on as if nobody had looked.
-                    trained_scale, drawn = agent.scale.clone(), agent.generator.get_state()
-                    if held_out is not None:
-                        agent.calibrate(held_out.iterate(CALIBRATION_BATCH))
-                    for line in evaluator(agent, update):
-                        append_line(folder / "curves.jsonl", {"update": update} | line)
-                    agent.scale.copy_(trained_scale)
-                    agent.generator.set_state(drawn)
-                # Checkpoints lie on multiples of log_every, so that no half-summed metric is lost.
-                due = update // schedule.checkpoint_every > saved // schedule.checkpoint_every
-                if log and (due or update == schedule.updates or stopped):
-                    save_checkpoint(checkpoint, agent, sampler, update)
-                    saved = update
-                progress.update(task, completed=update)
-                if stopped and log:
-                    raise Interrupted(f"stopped at update {update} of {schedule.updates}; --resume goes on from here")
-        if held_out is not None:
-            agent.calibrate(held_out.iterate(CALIBRATION_BATCH))
-        Policy(agent).save(folder / "policy")
+        write_text(folder / "config.json", json.dumps(about, indent=1, default=str) + "\n")
+        with stop_on_signal() as stop, progress_bar(console) as bar:
+            training = Training(agent, sampler, folder, schedule, held_out, evaluator, progress, stop)
+            task = bar.add_task(title, total=schedule.updates, completed=progress.update)
+            while not training.finished:
+                training.turn()
+                bar.update(task, completed=progress.update)
+        training.calibrate()
+        Policy(agent).save(folder / "policy", update=progress.update)
         return folder
+
+
+@dataclass
+class Training:
+    """One training under way: an update, then whatever falls due after it."""
+
+    agent: Agent
+    sampler: Sampler
+    folder: Path
+    schedule: Schedule
+    held_out: Sampler | None
+    evaluator: Evaluator | None
+    progress: Progress
+    stop: Stop
+    recent: list[dict[str, Tensor]] = field(default_factory=list)  # metrics of updates not yet summed, on the device
+
+    @property
+    def finished(self) -> bool:
+        """Whether every update is made and every evaluation too."""
+        return self.progress.update >= self.schedule.updates and not self.progress.unseen
+
+    def turn(self) -> None:
+        """One update, or the evaluation that a stopped run was in; then log, evaluate, save, stop."""
+        if not self.progress.unseen:
+            self.update()
+        if self.progress.unseen and not self.stop.asked:
+            self.evaluate()
+        every, progress = self.schedule.checkpoint_every, self.progress
+        due = progress.update // every > progress.saved // every or progress.update == self.schedule.updates
+        if due or self.stop.asked:
+            self.save()
+        if self.stop.asked and not self.finished:
+            raise Interrupted(
+                f"stopped at update {progress.update:,} of {self.schedule.updates:,}, saved in {self.folder}. "
+                "The same command with --resume goes on from here."
+            )
+
+    def update(self) -> None:
+        """A gradient step; a line of metrics where one is due."""
+        schedule, progress = self.schedule, self.progress
+        set_lr(self.agent, progress.update / schedule.updates, schedule.lr_decay)
+        try:
+            self.recent.append(self.agent.update(self.sampler.sample()))
+        except ValueError as error:  # a broken network is the cause, not what it breaks
+            self.sum_up()
+            self.check_weights(error)
+            raise
+        progress.update += 1
+        last = progress.update == schedule.updates
+        if progress.update % schedule.log_every == 0 or last:
+            self.sum_up()
+            append_line(self.folder / "metrics.jsonl", progress.line())
+        due = last or (schedule.eval_every > 0 and progress.update % schedule.eval_every == 0)
+        progress.unseen = self.evaluator is not None and due
+
+    def sum_up(self) -> None:
+        """Take the recent metrics into the sums, if all of them are numbers."""
+        if not self.recent:
+            return
+        sound = torch.stack([torch.isfinite(torch.stack([*metrics.values()])).all() for metrics in self.recent])
+        if not bool(sound.all()):
+            first = self.progress.update - len(self.recent) + 1 + int((~sound).int().argmax())
+            raise self.broken(first, broken_networks(self.agent))
+        self.progress.add(self.recent)
+        self.recent = []
+
+    def evaluate(self) -> None:
+        """What an evaluator finds, as lines of curves.jsonl. It may take minutes, so a signal does not wait for it."""
+        assert self.evaluator is not None
+        try:
+            with self.stop.at_once(), untouched(self.agent):
+                self.calibrate()
+                lines = self.evaluator(self.agent, self.progress.update)
+        except Stopped:
+            return
+        for line in lines:
+            append_line(self.folder / "curves.jsonl", {"update": self.progress.update} | line)
+        self.progress.unseen = False
+
+    def save(self) -> None:
+        """A checkpoint, unless the networks are broken; of a run that is being stopped with a calibrated belief."""
+        self.sum_up()
+        self.check_weights()
+        self.progress.saved = self.progress.update
+        scale = None
+        if self.stop.asked and self.held_out is not None:
+            with untouched(self.agent):
+                self.calibrate()
+                scale = self.agent.scale.clone()
+        save_checkpoint(self.folder / LATEST, self.agent, self.sampler, self.progress, scale)
+
+    def calibrate(self) -> None:
+        """Measure the filter's scales on what was held out."""
+        if self.held_out is not None:
+            self.agent.calibrate(self.held_out.iterate(CALIBRATION_BATCH))
+
+    def check_weights(self, cause: Exception | None = None) -> None:
+        """Stop where a weight is not finite."""
+        networks = broken_networks(self.agent)
+        if networks:
+            raise self.broken(self.progress.update + (cause is not None), networks) from cause
+
+    def broken(self, update: int, networks: list[str]) -> TrainingError:
+        """What to say of networks whose numbers are no longer finite; what was saved stays as it is."""
+        whose = f" of {', '.join(networks)}" if networks else ""
+        kept = f"; {self.folder / LATEST} holds the last good state" if (self.folder / LATEST).exists() else ""
+        return TrainingError(
+            f"at update {update:,} the loss{whose} is no longer a finite number{kept}. "
+            "Fix: a smaller learning rate (--set lr=1e-4), or rewards of a smaller scale."
+        )
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on: a network's numbers are no longer finite."""
+
+
+def broken_networks(agent: Agent) -> list[str]:
+    """Which networks hold numbers that are not finite: "net, member 2"."""
+    found: dict[str, None] = {}
+    for name, weights in agent.named_parameters():
+        bad = ~torch.isfinite(weights.detach())
+        if not bool(bad.any()):
+            continue
+        words = name.split(".")
+        if "encoders" in words:  # a module a member
+            members = [int(words[words.index("encoders") + 1])]
+        else:  # a row a member
+            members = bad.flatten(1).any(1).nonzero()[:, 0].tolist() if bad.ndim > 1 else [0]
+        found |= dict.fromkeys(f"{words[0]}, member {member}" for member in members)
+    return list(found)[:8]
+
+
+@contextmanager
+def untouched(agent: Agent) -> Iterator[None]:
+    """What is looked at is calibrated; what is trained goes on as if nobody had looked."""
+    scale, drawn = agent.scale.clone(), agent.generator.get_state()
+    try:
+        yield
+    finally:
+        agent.scale.copy_(scale)
+        agent.generator.set_state(drawn)
 
 
 @contextmanager
@@ -165,7 +279,7 @@ def check_settings(folder: Path, about: dict[str, Any]) -> None:
     path = folder / "config.json"
     if not path.exists():
         return
-    old = json.loads(path.read_text())
+    old = read_json(path)
     new = json.loads(json.dumps(about, default=str))
     before, now = (dict(_leaves(d)) for d in (old, new))
     added = [k for k in now if k.startswith("agent_config ") and k not in before]  # by a newer version
@@ -192,104 +306,10 @@ def set_lr(agent: Agent, done: float, decay: bool) -> None:
         group["lr"] = start * (0.05 + 0.95 * half_cosine if decay else 1) * (half_cosine if group.get("decays") else 1)
 
 
-def append_line(path: Path, line: dict[str, Any]) -> None:
-    """Add one JSON line."""
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-
-
-def keep_lines_until(path: Path, update: int) -> None:
+def keep_lines_until(path: Path, progress: Progress) -> None:
     """Drop lines written after the checkpoint: the resumed run writes them again."""
-    if path.exists():
-        lines = path.read_text().splitlines()
-        kept = []
-        for line in lines:
-            try:
-                if json.loads(line)["update"] <= update:
-                    kept.append(line)
-            except json.JSONDecodeError:
-                break  # a line cut short by the kill
-        path.write_text("".join(line + "\n" for line in kept))
-
-
-# ---------------------------------------------------------------------- checkpoints
-
-
-class Source(Protocol):
-    """Where batches come from, as far as a checkpoint is concerned."""
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """What the coming batches depend on."""
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on from there."""
-
-
-def save_checkpoint(path: Path, agent: Agent, sampler: Source, update: int) -> None:
-    """Everything the coming updates depend on, written to a temporary name, synced, then renamed."""
-    tensors = {f"agent.{k}": v for k, v in agent.state_dict().items()}
-    for index, state in agent.optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{k}": v for k, v in state.items()}
-    tensors |= {f"sampler.{k}": v for k, v in sampler.state_dict().items()}
-    tensors["generator"] = agent.generator.get_state()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    contiguous = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
-    save_file(contiguous, temporary, metadata={"update": str(update)})
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    descriptor = os.open(path.parent, os.O_RDONLY)  # the rename itself must reach the disk too
-    os.fsync(descriptor)
-    os.close(descriptor)
-
-
-def load_checkpoint(path: Path, agent: Agent, sampler: Source) -> int:
-    """Put everything back; returns the update to go on from."""
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        update = int(file.metadata()["update"])
-    stored = {k.removeprefix("agent."): v for k, v in tensors.items() if k.startswith("agent.")}
-    try:
-        agent.load_state_dict(stored)
-    except RuntimeError as error:
-        raise ValueError(f"{path} was written with other settings. Fix: resume with those, or start anew. ({error})") from None
-    optimizer = agent.optimizer.state_dict()
-    states: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".", 2)
-            states.setdefault(int(index), {})[key] = value
-    parameters = [p for group in agent.optimizer.param_groups for p in group["params"]]
-    for index, state in states.items():  # fused Adam reads memory in order: moments must lie as their parameter does
-        for key, value in state.items():
-            if value.shape == parameters[index].shape:
-                state[key] = torch.empty_like(parameters[index], requires_grad=False).copy_(value)
-    agent.optimizer.load_state_dict(optimizer | {"state": states})
-    sampler.load_state_dict({k.removeprefix("sampler."): v for k, v in tensors.items() if k.startswith("sampler.")})
-    agent.generator.set_state(tensors["generator"])
-    return update
-
-
-# ---------------------------------------------------------------------- what a person sees
-
-
-@contextmanager
-def stop_on_interrupt() -> Iterator[list[int]]:
-    """The first Ctrl-C asks the loop to save and stop; a second one stops at once."""
-    received: list[int] = []
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    try:
-        previous = signal.signal(signal.SIGINT, handle)
-    except ValueError:  # not the main thread: the caller deals with interrupts
-        yield received
+    if not path.exists():
         return
-    try:
-        yield received
-    finally:
-        signal.signal(signal.SIGINT, previous)
+    last = progress.update - 1 if progress.unseen and path.name == "curves.jsonl" else progress.update
+    with reading(path):
+        write_lines(path, [line for line in read_lines(path) if line["update"] <= last])

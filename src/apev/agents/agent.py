@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -40,7 +41,6 @@ class Agent(nn.Module, ABC):
     config: Any  # a frozen dataclass with gamma, lr and target_rate; a BeliefConfig too where there is a belief
     members: int  # K
     scale: Tensor  # [K] the filter's sigma_k, a buffer
-    optimizer: torch.optim.Optimizer
     generator: torch.Generator  # every random draw of a training step comes from here
 
     @classmethod
@@ -76,6 +76,11 @@ class Agent(nn.Module, ABC):
     def load_policy_state(self, state: dict[str, Tensor]) -> None:
         """Take back what `policy_state` gave."""
 
+    @cached_property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Made when training asks for it: a deployed policy has none."""
+        return self.make_optimizer()
+
     @property
     def device(self) -> torch.device:
         """Where the parameters live."""
@@ -88,7 +93,7 @@ class Agent(nn.Module, ABC):
         seed = self.generator.initial_seed()
         self.to(device)
         self.generator = torch.Generator(device=device).manual_seed(seed)
-        self.optimizer = self.make_optimizer()
+        self.__dict__.pop("optimizer", None)  # one over the parameters where they are now
 
     def compile_networks(self) -> None:
         """Have torch.compile fuse every network's passes. Weights and files stay as they are; the last digits may differ."""

@@ -38,7 +38,6 @@ class ContinuousAgent(Agent):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.build()
-        self.optimizer = self.make_optimizer()
 
     @classmethod
     def for_data(cls, dataset: Dataset, config: Any, *, seed: int = 0) -> Self:

@@ -72,13 +72,13 @@ class DQN(Agent):
             torch.manual_seed(seed)
             self.net = self.build()
             masks = torch.rand(num_groups, self.members) < config.bootstrap
-        untaught = ~masks[:, : config.members].any(1)
-        masks[untaught, torch.arange(int(untaught.sum())) % config.members] = True  # every context teaches somebody
+        if num_groups:  # every context teaches somebody
+            untaught = ~masks[:, : config.members].any(1)
+            masks[untaught, torch.arange(int(untaught.sum())) % config.members] = True
         self.target = deepcopy(self.net).requires_grad_(False)
         self.register_buffer("trains_on", masks)
         self.register_buffer("scale", torch.ones(self.members))
         self.generator = torch.Generator().manual_seed(seed + 1)
-        self.optimizer = self.make_optimizer()
 
     @classmethod
     def for_data(cls, dataset: Dataset, config: DQNConfig, *, seed: int = 0) -> Self:

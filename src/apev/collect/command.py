@@ -10,7 +10,6 @@ medium-expert   half and half
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,6 +23,7 @@ import apev
 from apev.agents import SACConfig
 from apev.data import Dataset
 from apev.data.scores import normalise, of_source
+from apev.files import read_json, write_json, write_lines
 from apev.machine import Machine
 
 Kind = Literal["random", "medium", "medium-replay", "medium-expert", "expert"]
@@ -83,7 +83,7 @@ class Collect(Machine):
         )
         begun = out / "teacher" / "config.json"
         if self.resume and begun.exists():  # more steps do not change how it began
-            config = replace(config, **{**json.loads(begun.read_text())["online"], "steps": train_steps})
+            config = replace(config, **{**read_json(begun)["online"], "steps": train_steps})
         teacher = OnlineSAC(self.env, out / "teacher", config, SACConfig(critics=2, hidden=(256, 256)), self.seed)
         if self.kind == "random":
             curve = [teacher.evaluate()]
@@ -135,8 +135,8 @@ class Collect(Machine):
         }
         if reference is not None:
             card["mean_score"] = float(normalise(card["mean_return"], reference))
-        (folder / "curve.jsonl").write_text("".join(json.dumps(line) + "\n" for line in curve))
-        (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n")
+        write_lines(folder / "curve.jsonl", curve)
+        write_json(folder / "card.json", card)
         dataset.save(folder / "data.npz")
         Console(stderr=True).print(repr(dataset))
         print(f"{folder / 'data.npz'}  (apev train --data {folder / 'data.npz'})")

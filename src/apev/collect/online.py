@@ -14,7 +14,6 @@ and ends with the same data as one that never stopped.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,21 +24,16 @@ import torch
 from rich.console import Console
 
 from apev.agents import SAC, SACConfig
+from apev.checkpoint import LATEST, Progress, load_checkpoint, save_checkpoint
 from apev.collect.replay import Replay
 from apev.data.batch import Layout
 from apev.envs.make import make
 from apev.evaluate import GymnasiumBatch, rollout
+from apev.files import append_line, read_lines, write_json
 from apev.policy import Policy
 from apev.progress import progress_bar
-from apev.train import (
-    Interrupted,
-    append_line,
-    check_settings,
-    keep_lines_until,
-    load_checkpoint,
-    save_checkpoint,
-    stop_on_interrupt,
-)
+from apev.signals import Stop, stop_on_signal
+from apev.train import Interrupted, check_settings, keep_lines_until
 
 
 @dataclass(frozen=True)
@@ -88,7 +82,7 @@ class OnlineSAC:
 
     def run(self, target: float | None = None, *, resume: bool = False) -> list[dict[str, Any]]:
         """Train until `config.steps`, or until evaluations reach `target`; returns the curve, from the untrained policy on."""
-        c, checkpoint = self.config, self.folder / "checkpoints" / "latest.safetensors"
+        c, checkpoint = self.config, self.folder / LATEST
         about = {"environment": self.environment, "seed": self.seed, "agent_config": asdict(self.agent.config)}
         about["online"] = {k: v for k, v in asdict(c).items() if k != "steps"}
         if checkpoint.exists():
@@ -97,41 +91,41 @@ class OnlineSAC:
             check_settings(self.folder, about)
             load_checkpoint(checkpoint, self.agent, self.replay)
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "config.json").write_text(json.dumps(about, indent=1) + "\n")
+        write_json(self.folder / "config.json", about)
         curve_file = self.folder / "curve.jsonl"
-        keep_lines_until(curve_file, len(self.replay))
-        curve = [json.loads(line) for line in curve_file.read_text().splitlines()] if curve_file.exists() else []
+        keep_lines_until(curve_file, Progress(len(self.replay)))
+        curve = read_lines(curve_file) if curve_file.exists() else []
         if not curve:
             curve.append(self.evaluate())
             append_line(curve_file, curve[0])
         if any(reached(curve[: i + 1], target) for i in range(len(curve))):
             return curve
         saved = len(self.replay)
-        with stop_on_interrupt() as stopped, progress_bar(self.console) as progress:
+        with stop_on_signal() as stop, progress_bar(self.console) as progress:
             task = progress.add_task(f"SAC in {self.environment}", total=c.steps, completed=saved)
             while len(self.replay) < c.steps:
-                for line in self.episode(stopped):
+                for line in self.episode(stop):
                     append_line(curve_file, line)
                     curve.append(line)
                     progress.update(task, description=f"SAC in {self.environment}: return {line['return']:,.0f}")
                 progress.update(task, completed=len(self.replay))
-                if stopped:
+                if stop.asked:
                     raise Interrupted(f"stopped; --resume goes on from step {saved:,}")
                 done = reached(curve, target) or len(self.replay) >= c.steps
                 if done or len(self.replay) - saved >= c.checkpoint_every:
                     self.replay.flush()
-                    save_checkpoint(checkpoint, self.agent, self.replay, len(self.replay))
+                    save_checkpoint(checkpoint, self.agent, self.replay, Progress(len(self.replay)))
                     saved = len(self.replay)
                 if done:
                     break
         return curve
 
-    def episode(self, stopped: list[int]) -> list[dict[str, Any]]:
+    def episode(self, stop: Stop) -> list[dict[str, Any]]:
         """One episode, with an update a step; the evaluations that fell due. Cut short where the budget ends or Ctrl-C came."""
         c, replay, lines = self.config, self.replay, []
         obs, _ = self.env.reset(seed=(self.seed * 1_000_003 + replay.episodes) % 2**31)
         over = False
-        while not over and not stopped:
+        while not over and not stop.asked:
             action = self.random_action() if len(replay) < c.random_steps else self.drawn_action(obs)
             after, reward, ended, cut, _ = self.env.step(action)
             over = bool(ended or cut or len(replay) + 1 == c.steps)

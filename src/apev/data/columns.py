@@ -17,7 +17,9 @@ import numpy as np
 
 from apev import __version__
 from apev.data.dataset import Dataset
+from apev.data.source import checked
 from apev.data.validate import DataError
+from apev.files import parse_json, reading
 
 FORMAT = "apev.dataset"
 VERSION = 1
@@ -62,24 +64,39 @@ class Columns:
             if name in self.arrays and keyed:
                 fix = f"keep one form: {name}, or {name}/<key> for each key"
                 yield DataError(name, f"is there both by itself and with keys {list(keyed)}", fix)
+        empty = self.empty()
+        if empty is not None:
+            yield empty
 
     def _missing(self) -> Iterator[DataError]:
-        flags = [name for name in ("terminated", "truncated") if not self.has(name)]
+        missing = [name for name in REQUIRED if not self.has(name)]
+        other = {"terminated": "truncated", "truncated": "terminated"}
         merged = next((name for name in ("dones", "done") if name in self.arrays), None)
-        if flags and merged is not None:
+        if merged is not None and set(other) <= set(missing):
             problem = f"{self.file} merges termination and truncation, which mean opposite things for the value that follows"
             fix = (
                 "save two columns: terminated (the world ended the episode) and truncated (only a clock did); "
-                "where no time limit was ever reached: terminated=dones, truncated=np.zeros_like(dones)"
+                f"where no time limit was ever reached: terminated={merged}, truncated=np.zeros_like({merged})"
             )
             yield DataError(merged, problem, fix)
-            return
-        for name in REQUIRED:
-            if not self.has(name):
-                fix = f"add {name} with one entry a row (np.savez(..., {name}=...) in an .npz)"
-                if name == "truncated":
-                    fix += "; np.zeros_like(terminated) if no time limit was ever reached"
-                yield DataError(name, f"the column is missing in {self.file}, which has {sorted(self.arrays)}", fix)
+            missing = [name for name in missing if name not in other]
+        for name in missing:
+            fix = f"add {name} with one entry a row (np.savez(..., {name}=...) in an .npz)"
+            if merged is not None and name in other:  # where an episode ends for either reason, and one of the reasons: enough
+                fix += f"; {name} = {merged} & ~{other[name]}, as bool"
+            elif name == "truncated":
+                fix += "; np.zeros_like(terminated) if no time limit was ever reached"
+            yield DataError(name, f"the column is missing in {self.file}, which has {sorted(self.arrays)}", fix)
+
+    def empty(self) -> DataError | None:
+        """The mistake of a log that has columns but not one row; None if there is a row."""
+        heads = {name: name.replace(".", "/").split("/")[0] for name in self.arrays}
+        rows = {
+            name: self.arrays[name] for name, head in heads.items() if head in (*REQUIRED, *OPTIONAL) and head != "pictures"
+        }
+        if not rows or any(array.ndim == 0 or len(array) for array in rows.values()):
+            return None
+        return DataError(next(iter(rows)), "the data is empty", "log at least one transition")
 
     def has(self, name: str) -> bool:
         """Whether there is a column of this name, by itself or with keys."""
@@ -123,15 +140,16 @@ def from_file(file: str, arrays: dict[str, np.ndarray], header: str | None) -> C
     given = arrays.pop("num_actions", None)
     if header is None:
         return Columns(file, arrays, given.item() if given is not None and given.size == 1 else None)
-    try:
-        read = json.loads(header)
-        version, num_actions, source = read["version"], read["num_actions"], dict(read.get("source", {}))
-    except (ValueError, KeyError, TypeError) as error:
-        fix = f"write the file again with Dataset.save, or remove the entry {HEADER}"
-        raise DataError(HEADER, f"the header of {file} is damaged", fix) from error
-    if read.get("format") != FORMAT or version > VERSION:
-        problem = f"{file} has format {read.get('format')!r} version {version}; this apev reads {FORMAT} {VERSION}"
-        raise DataError(HEADER, problem, "upgrade apev, or write the file again with this version")
+    fix = f"write the file again with Dataset.save, or remove the entry {HEADER}"
+    with reading(HEADER, fix, raises=DataError, of=file):
+        read = parse_json(header, HEADER, fix=fix, raises=DataError)
+        version, num_actions = read["version"], read["num_actions"]
+        if read.get("format") != FORMAT or version > VERSION:
+            problem = (
+                f"{file} has format {read.get('format')!r:.80} version {version!r:.80}; this apev reads {FORMAT} {VERSION}"
+            )
+            raise DataError(HEADER, problem, "upgrade apev, or write the file again with this version")
+        source = checked(read.get("source", {}), file)
     return Columns(file, arrays, num_actions, source)
 
 

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from apev.data import defects, io, scores
 from apev.data.dataset import Dataset
 from apev.data.validate import DataError
+from apev.terminal import markup, plain
 
 SHOWN = 10  # rows named for one defect
 
@@ -37,10 +37,10 @@ class Info:
         if self.json:
             print(json.dumps(facts, indent=1))
             return
-        table = Table(title=escape(self.path), show_header=False)
+        table = Table(title=markup(self.path), show_header=False)
         for name, value in facts.items():
-            table.add_row(name.replace("_", " "), escape(_text(value)))
-        Console().print(table)
+            table.add_row(markup(name.replace("_", " ")), markup(_text(value), lines=True))
+        Console(emoji=False).print(table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +62,14 @@ class Verify:
         except DataError as error:  # the file as a whole cannot be read
             found = [error]
         for defect in found:
-            print(f"{defect.column}{_rows(defect, self.all_rows)}: {defect.problem}. Fix: {defect.fix}.")
+            print(plain(f"{defect.column}{_rows(defect, self.all_rows)}: {defect.problem}. Fix: {defect.fix}."))
         if found:
-            print(f"{self.path}: {len(found)} defects")
+            print(plain(f"{self.path}: {len(found)} defects"))
             sys.exit(1)
         dataset = columns.dataset()
         for note in defects.notes(dataset):
-            print(f"note: {note}.")
-        print(f"{self.path}: no defect in {len(dataset):,} rows, {dataset.num_episodes:,} episodes")
+            print(plain(f"note: {note}."))
+        print(plain(f"{self.path}: no defect in {len(dataset):,} rows, {dataset.num_episodes:,} episodes"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Convert:
     def run(self) -> None:
         """Run it."""
         io.convert(self.source, self.target, compress=self.compress, horizon=self.horizon)
-        print(f"wrote {self.target}: {io.load(self.target)!r}")
+        print(plain(f"wrote {self.target}: {io.load(self.target)!r}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class Data:
 def describe(dataset: Dataset) -> dict[str, Any]:
     """`Dataset.describe`, and lengths, ranges, bytes, the source and normalised scores; plain values."""
     facts = dataset.describe()
-    returns, lengths = dataset.episode_returns(), np.bincount(dataset.episodes)
+    lengths = np.bincount(dataset.episodes)
     facts["lengths"] = {"min": int(lengths.min()), "median": float(np.median(lengths)), "max": int(lengths.max())}
     facts["rewards"] = {"min": float(dataset.rewards.min()), "max": float(dataset.rewards.max())}
     if dataset.discrete:
@@ -124,11 +124,11 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     arrays = [*dataset.observations.values(), *(dataset.given_next or {}).values(), dataset.actions, dataset.rewards]
     facts["megabytes"] = round(sum(array.nbytes for array in arrays) / 1e6, 1)
     facts["in_memory"] = not dataset.mapped
-    pair = scores.of_source(dataset.source)
-    if pair is not None:
-        points = np.quantile(scores.normalise(returns, pair), [0, 0.25, 0.5, 0.75, 1]).tolist()
-        facts["normalised_score"] = {"mean": float(scores.normalise(returns, pair).mean())}
-        facts["normalised_score"] |= dict(zip(("min", "q25", "median", "q75", "max"), points, strict=True))
+    points = scores.episode_scores(dataset)
+    if points is not None:
+        quantiles = np.quantile(points, [0, 0.25, 0.5, 0.75, 1]).tolist()
+        facts["normalised_score"] = {"mean": float(points.mean())}
+        facts["normalised_score"] |= dict(zip(("min", "q25", "median", "q75", "max"), quantiles, strict=True))
     facts["source"] = {key: value for key, value in dataset.source.items() if key not in ("environment_spec", "notes")}
     facts["notes"] = defects.notes(dataset)
     return facts
@@ -136,14 +136,14 @@ def describe(dataset: Dataset) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return "  ".join(f"{key} {_text(item)}" for key, item in value.items()) or "-"
+        return "  ".join(f"{plain(str(key))} {_text(item)}" for key, item in value.items()) or "-"
     if isinstance(value, list):
         if value and all(isinstance(item, list) for item in value):
             return " ".join(f"[{_text(item)}]" for item in value)
         return ("\n" if any(isinstance(item, str) for item in value) else " ").join(map(_text, value)) or "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else plain(str(value))
 
 
 def _rows(defect: DataError, everything: bool) -> str:

@@ -15,6 +15,7 @@ What the two flags mean at an episode's end (`.` False, `T` True):
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -244,27 +245,57 @@ class Dataset:
         return lowest
 
     def split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
-        """(kept, held out): a random `fraction` of the groups is held out, with all their episodes.
+        """(kept, held out): about this share of the rows is held out, as contexts that the kept part knows nothing of.
 
-        Calibration needs contexts the members never trained on; held-out rows of a known picture would not do.
+        Calibration needs contexts the members never trained on; held-out rows of a known picture would not do. Where there
+        are so few contexts that one of them is more than the share, none is taken whole: later episodes of contexts are held
+        out, and where a context is one episode, the end of that.
+
         Both parts share the picture table, without a copy. Mapped columns are not copied for the larger part either: it
         keeps all rows, and those of the other part are `hidden`, so not `usable`.
         """
-        groups = np.unique(self.group[self._shown])
         if not 0 < fraction < 1:
             raise ValueError(f"split: fraction is {fraction}. Fix: pass the share to hold out, between 0 and 1.")
-        if len(groups) < 2:
-            raise DataError("episodes", "there is only one group, so none can be held out", "log more episodes")
-        count = min(max(round(fraction * len(groups)), 1), len(groups) - 1)
-        chosen = np.random.default_rng(seed).choice(groups, size=count, replace=False)
-        held_out = np.isin(self.group, chosen)
+        if len(self.rewards[self._shown]) < 2:
+            raise DataError("episodes", "there is only one row, so none can be held out", "log more episodes")
+        held_out = self._held_out(fraction, np.random.default_rng(seed))
         if self.mapped:
             hidden = held_out if self.hidden is None else held_out | self.hidden
             return replace(self, hidden=hidden), self._rows(held_out)
         return self._rows(~held_out), self._rows(held_out)
 
+    def _held_out(self, fraction: float, rng: np.random.Generator) -> np.ndarray:
+        """bool [N]: the rows that `split` holds out."""
+        shown = np.ones(len(self), dtype=bool) if self.hidden is None else ~self.hidden
+        groups, sizes = np.unique(self.group[shown], return_counts=True)
+        wanted = max(1, round(fraction * int(shown.sum())))
+        count = round(fraction * len(groups))
+        if count:
+            chosen = rng.choice(groups, size=min(count, len(groups) - 1), replace=False)
+            rows = sizes[np.searchsorted(groups, chosen)].cumsum()
+            # Contexts may differ in size: no more of them than the share needs.
+            chosen = chosen[: max(1, int(np.searchsorted(rows, 2 * wanted, side="right")))]
+            if rows[len(chosen) - 1] <= max(2 * wanted, shown.sum() // 2):
+                return shown & np.isin(self.group, chosen)
+        ends = np.zeros(len(self), dtype=bool)
+        episodes, starts = np.unique(self.episodes[shown], return_index=True)
+        contexts = self.group[shown][starts]
+        later = np.ones(len(episodes), dtype=bool)
+        later[np.unique(contexts, return_index=True)[1]] = False  # the first episode of every context stays
+        for episode in rng.permutation(episodes[later]):
+            rows = shown & (self.episodes == episode)
+            if ends.sum() + rows.sum() <= wanted:
+                ends |= rows
+        for episode in rng.permutation(episodes) if not ends.any() else ():
+            rows = np.flatnonzero(shown & (self.episodes == episode))
+            if len(rows) > 1 and ends.sum() < wanted:
+                ends[rows[-max(1, int(fraction * len(rows))) :]] = True
+        if not ends.any():  # every episode is one row
+            ends[np.flatnonzero(shown)[-1]] = True
+        return ends
+
     def _rows(self, keep: np.ndarray) -> Dataset:
-        """The part with these rows, which must be whole episodes."""
+        """The part with these rows; of an episode it is one stretch."""
         following = self.given_next
         return replace(
             self,
@@ -278,6 +309,21 @@ class Dataset:
             contexts=None if self.contexts is None else self.contexts[keep],
             hidden=None,
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """A checksum of every number, whichever file it came from: a run that goes on must find the log it began with."""
+        found = hashlib.sha256(f"{self.num_actions} {self.picture_key}".encode())
+        columns = {f"observations/{key}": column for key, column in self.observations.items()}
+        columns |= {f"next_observations/{key}": column for key, column in (self.given_next or {}).items()}
+        columns |= {"actions": self.actions, "rewards": self.rewards, "terminated": self.terminated}
+        columns |= {"truncated": self.truncated, "episodes": self.episodes}
+        columns |= {name: c for name, c in (("pictures", self.pictures), ("contexts", self.contexts)) if c is not None}
+        for name, column in columns.items():
+            found.update(f"{name} {column.dtype} {column.shape}".encode())
+            for rows in validate.pieces(column):
+                found.update(np.ascontiguousarray(column[rows]).data)
+        return found.hexdigest()
 
     def describe(self) -> dict[str, Any]:
         """What is in the data, as plain numbers and strings (fit for JSON)."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from apev.data import scores, validate
 from apev.data import source as sources
-from apev.data import validate
 from apev.data.columns import Columns
 from apev.data.dataset import Dataset
 from apev.data.hdf5 import breaks
@@ -25,6 +25,8 @@ KINDS_A_COLUMN = 10  # a column has at most a few kinds of defect; this only bou
 def find(columns: Columns) -> list[DataError]:
     """All defects, in the order of the columns; each knows its column, all its rows and the fix."""
     found = list(columns.faults())
+    if columns.empty() is not None:
+        return found
     checked: dict[str, np.ndarray] = {}
     table_rows = _picture_rows(columns, found)
     for name, array in columns.arrays.items():
@@ -32,7 +34,8 @@ def find(columns: Columns) -> list[DataError]:
         if check is None:
             continue
         column = _exhaust(partial(validate.as_column, column=name), array, found)
-        column = None if column is None else _exhaust(check, column, found)
+        if column is not None and len(column):  # without a row there is nothing to check but that
+            column = _exhaust(check, column, found)
         if column is not None:
             checked[name] = column
     lengths = {name: column for name, column in checked.items() if not name.startswith("pictures")}
@@ -149,6 +152,11 @@ def notes(dataset: Dataset) -> list[str]:
                 "row. Learning uses them as logged; episode returns and lengths may be wrong there"
             )
     told += _out_of_bounds(dataset)
+    if scores.counts_up(dataset):
+        told.append(
+            "each reward is the number of subtasks done so far, as in D4RL's kitchen logs: a normalised score is of the "
+            "highest reward of an episode, not of their sum"
+        )
     if dataset.rewards.min() == dataset.rewards.max():
         told.append(f"every reward is {dataset.rewards[0]:g}: there is nothing to learn from rewards alone")
     return told

@@ -1,6 +1,6 @@
 """Data sets larger than memory: a folder NAME.apev with one uncompressed .npy a column, mapped instead of read.
 
-    NAME.apev/header.json     the format's version, the number of actions, the source, and where each column is
+    NAME.apev/header.json     the format's version, the number of actions, the source, where each column is, checksums
               rows.npy        float32 [N, W]: observations, next observations and continuous actions of a row, side by side
               rewards.npy  terminated.npy  ...  other columns, one file each
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import numpy as np
 from apev.data.columns import Columns, entries, from_file, header_of
 from apev.data.dataset import Dataset
 from apev.data.validate import DataError
+from apev.files import current_umask, file_digest, inside, read_json, reading, sync_folder, write_json
 
 COPY_BYTES = 1 << 26
 HEADER_FILE = "header.json"
@@ -38,10 +40,10 @@ def write_columns(columns: Mapping[str, Any], header: str, target: Path) -> None
     """Write arrays, or anything that gives one when sliced, piece by piece; floats become float32 at most."""
     if target.exists() and not (target / HEADER_FILE).is_file():
         raise DataError(target.name, "is there already and is no data set of ours", "choose another name, or remove it")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    old = target.with_name(f".{target.name}.{os.getpid()}.old")
+    target.absolute().parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=target.absolute().parent, prefix=f".{target.name}.", suffix=".partial"))
+    old = partial.with_suffix(".old")
     try:
-        partial.mkdir(parents=True)
         wide = {name: column for name, column in columns.items() if _is_wide(name, column)}
         ends = np.cumsum([0, *(column.shape[1] for column in wide.values())]).tolist()
         places = {_plain(name): [ends[i], ends[i + 1]] for i, name in enumerate(wide)}
@@ -52,10 +54,13 @@ def write_columns(columns: Mapping[str, Any], header: str, target: Path) -> None
                 dtype = np.dtype(np.float32) if column.dtype.kind == "f" and column.dtype.itemsize > 4 else column.dtype
                 copy_column(column, partial / f"{quote(_plain(name), safe=' ')}.npy", dtype)
         facts = json.loads(header) | {"columns": [_plain(name) for name in columns], "rows": places}
-        (partial / HEADER_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        facts["files"] = {path.name: file_digest(path) for path in sorted(partial.glob("*.npy"))}
+        write_json(partial / HEADER_FILE, facts, checksum=True)
+        partial.chmod(0o777 & ~current_umask())
         if target.exists():
             os.replace(target, old)
         os.replace(partial, target)
+        sync_folder(target.absolute().parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         if target.exists():
@@ -101,32 +106,35 @@ def copy_column(column: Any, path: Path, dtype: np.dtype[Any]) -> None:
 
 
 def read(source: Path) -> Columns:
-    """The columns of a folder, mapped read-only."""
-    header = source / HEADER_FILE
-    if not header.is_file():
+    """The columns of a folder, mapped read-only; every file's checksum is compared first, where the header has them."""
+    if not source.exists():
+        raise FileNotFoundError(f"no file {source}")
+    if not (source / HEADER_FILE).exists():
         raise DataError(source.name, f"there is no {HEADER_FILE} in it", "write it with `apev data convert SRC NAME.apev`")
+    fix = "write the folder again"
+    facts = read_json(inside(source, HEADER_FILE), fix=fix, raises=DataError)
+    with reading(HEADER_FILE, fix, raises=DataError, of=source.name):
+        sums, places = dict(facts.pop("files", {})), dict(facts.get("rows", {}))
+        places = {str(name): slice(int(start), int(stop)) for name, (start, stop) in places.items()}
+        order = {str(name): i for i, name in enumerate(facts.get("columns", []))}
+        lost = sorted(sums.keys() - {path.name for path in source.iterdir()})
+    if lost:
+        raise DataError(lost[0], f"is missing in {source.name}", fix)
     arrays: dict[str, np.ndarray] = {}
-    facts = _facts(header)
     for path in sorted(source.glob("*.npy")):
         name = unquote(path.stem)
-        try:
+        with reading(name, fix, raises=DataError, of=source.name):
+            path = inside(source, path.name)
+            if path.name in sums and file_digest(path) != sums[path.name]:
+                raise DataError(name, f"is not what was written to {source.name} (its checksum differs)", fix)
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError, OSError) as error:
-            raise DataError(name, f"cannot be read from {source.name} ({error})", "write the folder again") from error
-        if path.name == ROWS_FILE:
-            arrays |= {column: array[:, start:stop] for column, (start, stop) in facts.get("rows", {}).items()}
-        else:
-            arrays[name] = array
-    order = {name: i for i, name in enumerate(facts.get("columns", []))}
+            if path.name == ROWS_FILE:
+                if array.ndim != 2 or any(not 0 <= place.start < place.stop <= array.shape[1] for place in places.values()):
+                    raise DataError(name, f"has shape {array.shape}, the header's columns lie elsewhere", fix)
+                arrays |= {column: array[:, place] for column, place in places.items()}
+            else:
+                arrays[name] = array
     arrays = dict(sorted(arrays.items(), key=lambda item: order.get(item[0], len(order))))
-    columns = from_file(source.name, arrays, header.read_text(encoding="utf-8"))
+    columns = from_file(source.name, arrays, json.dumps(facts))
     columns.source["format"] = "apev"
     return columns
-
-
-def _facts(header: Path) -> dict[str, Any]:
-    """The header as a dict; `from_file` complains if it is damaged."""
-    try:
-        return dict(json.loads(header.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        return {}

@@ -17,7 +17,9 @@ compressed: they are read into memory, or unpacked once by `apev data convert FI
 
 from __future__ import annotations
 
-import os
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,38 +31,35 @@ from apev.data import source as sources
 from apev.data.columns import D4RL_NAMES, HEADER, Columns, entries, from_file, header_of, known
 from apev.data.dataset import Dataset
 from apev.data.folder import copy_column
+from apev.data.npz import check_growth
 from apev.data.validate import PIECE_BYTES, DataError
+from apev.files import brief, reading, regular, whole
 
 SUFFIXES = (".hdf5", ".h5")
 ORDER = "apev_order"  # the order of the observations: HDF5 sorts names
+DEEPEST = 8  # groups within groups; a key of an observation may have slashes
+OWN = "write the file with numbers of its own; a log may not read from elsewhere"
 
 
 def write(dataset: Dataset, target: Path, *, compress: bool = False) -> None:
     """Write D4RL's layout; several observations become `observations/<key>`. Complete or not at all."""
     columns = entries(dataset)
     bare = list(dataset.observations) == ["observation"] and dataset.pictures is None
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     derived = np.append(0, np.cumsum((dataset.terminated | dataset.truncated)[:-1]))
-    try:
-        with h5py.File(partial, "w", track_order=True) as file:
-            file.attrs[HEADER] = header_of(dataset)
-            file.attrs[ORDER] = list(dataset.observations)
-            for name, column in columns.items():
-                if name == "episodes" and np.array_equal(column, derived):
-                    continue  # D4RL's files have no such column; it is written only where the flags do not tell
-                path = name.removesuffix("/observation") if bare else name
-                path = D4RL_NAMES.get(path, path)
-                file.create_dataset(path, data=column, compression="gzip" if compress else None)
-        with open(partial, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole(target) as partial, h5py.File(partial, "w", track_order=True) as file:
+        file.attrs[HEADER] = header_of(dataset)
+        file.attrs[ORDER] = list(dataset.observations)
+        for name, column in columns.items():
+            if name == "episodes" and np.array_equal(column, derived):
+                continue  # D4RL's files have no such column; it is written only where the flags do not tell
+            path = name.removesuffix("/observation") if bare else name
+            path = D4RL_NAMES.get(path, path)
+            file.create_dataset(path, data=column, compression="gzip" if compress else None)
 
 
 def is_minari(path: Path) -> bool:
     """Whether this is the main_data.hdf5 of a Minari data set."""
-    with _open(path) as file:
+    with opened(path) as file:
         return "episode_0" in file and "observations" not in file
 
 
@@ -70,9 +69,16 @@ def read(path: Path, horizon: int | None = None, unpack: Path | None = None) -> 
     horizon: the time limit, for files that do not mark timeouts.
     unpack: a folder for mapped copies of the columns that cannot be mapped where they are, instead of reading them.
     """
-    with _open(path) as file:
-        arrays = {name: _column(path, dataset, name, unpack) for name, dataset in _datasets(file).items()}
-        header, order = file.attrs.get(HEADER), list(file.attrs.get(ORDER, []))
+    with opened(path) as file:
+        datasets = _datasets(file)
+        if unpack is None:
+            check_growth(
+                path, sum(dataset.size * dataset.dtype.itemsize for dataset in datasets.values() if is_packed(dataset))
+            )
+        arrays = {name: _column(path, dataset, name, unpack) for name, dataset in datasets.items()}
+        header, order = file.attrs.get(HEADER), [str(key) for key in file.attrs.get(ORDER, [])]
+        if header is not None and not isinstance(header, str):
+            raise DataError(HEADER, f"the header of {path.name} is no text", f"remove the attribute {HEADER}")
     place = {f"{head}/{key}": i for i, key in enumerate(order) for head in ("observations", "next_observations")}
     arrays = dict(sorted(arrays.items(), key=lambda item: place.get(item[0], -1)))
     columns = from_file(path.name, arrays, None if header is None else str(header))
@@ -98,42 +104,81 @@ def _clear_both(columns: Columns) -> None:
         columns.note(f"{int(both.sum())} rows are both terminal and timed out: read as terminated")
 
 
-def _open(path: Path) -> h5py.File:
-    if not path.exists():
-        raise FileNotFoundError(f"no file {path}")
+@contextmanager
+def opened(path: Path) -> Iterator[h5py.File]:
+    """The file, open for reading; whatever h5py raises on damage becomes one error."""
+    path = regular(path)
+    fix = "download or write it again; a D4RL file is HDF5 with observations, actions, rewards, terminals"
     try:
-        return h5py.File(path, "r")
+        file = h5py.File(path, "r")
     except OSError as error:
-        fix = "download or write it again; a D4RL file is HDF5 with observations, actions, rewards, terminals"
-        raise DataError(path.name, f"cannot be read as HDF5 ({error})", fix) from error
+        raise DataError(path.name, f"cannot be read as HDF5 ({brief(error)})", fix) from error
+    with reading(path.name, fix, raises=DataError), file:
+        yield file
+
+
+def child(group: h5py.Group, name: str) -> Any:
+    """The data set or group `name`, if its numbers lie in this file: HDF5 can point into any other file of the machine."""
+    link = group.get(name, getlink=True)
+    if isinstance(link, h5py.ExternalLink | h5py.SoftLink):
+        where = f"another file, {link.filename}" if isinstance(link, h5py.ExternalLink) else link.path
+        raise DataError(name, f"is a link to {where}", OWN)
+    item = group[name]
+    if isinstance(item, h5py.Dataset):
+        if item.external is not None:
+            raise DataError(name, f"keeps its numbers in another file, {item.external[0][0]}", OWN)
+        if item.is_virtual:
+            raise DataError(name, "is virtual: its numbers are those of other data sets", OWN)
+        if item.dtype.kind not in "biuf":
+            raise DataError(name, f"holds {item.dtype}, not real numbers", "encode it as numbers")
+        if item.chunks is not None and item.id.get_num_chunks() < _chunks(item):
+            problem = f"has shape {item.shape}, but only {item.id.get_num_chunks():,} of {_chunks(item):,} pieces were written"
+            raise DataError(name, problem, "write the file again: the rest of it would be read as zeros")
+        if item.chunks is None and item.size and item.id.get_storage_size() < item.size * item.dtype.itemsize:
+            raise DataError(name, f"has shape {item.shape}, but its numbers were never written", "write the file again")
+    return item
+
+
+def _chunks(dataset: h5py.Dataset) -> int:
+    """How many pieces the data set has when all of it is written."""
+    return math.prod(-(-length // size) for length, size in zip(dataset.shape, dataset.chunks, strict=True))
 
 
 def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
+    """The columns among what the file holds, at the top and below, as in observations/<key>."""
     found: dict[str, h5py.Dataset] = {}
-
-    def visit(name: str, item: Any) -> None:
+    waiting = [(name, file, name, 0) for name in reversed(known(dict.fromkeys(file)))]
+    while waiting:
+        path, group, name, depth = waiting.pop()
+        item = child(group, name)
         if isinstance(item, h5py.Dataset):
-            found[name] = item
+            found[path] = item
+        elif depth == DEEPEST:  # a group may hold itself
+            raise DataError(path, f"lies more than {DEEPEST} groups deep", "keep columns in observations/<key>")
+        else:
+            waiting += [(f"{path}/{key}", item, key, depth + 1) for key in reversed(list(item))]
+    return found
 
-    file.visititems(visit)
-    return {name: found[name] for name in known(found)}
+
+def is_packed(dataset: h5py.Dataset) -> bool:
+    """Whether the numbers must be read into memory: they do not lie in one piece in the machine's byte order."""
+    plain = dataset.dtype.kind in "iuf" and dataset.dtype.isnative and dataset.ndim > 0 and dataset.size > 0
+    return not plain or dataset.id.get_offset() is None  # None for chunked (so compressed) or compact data
 
 
 def _column(path: Path, dataset: h5py.Dataset, name: str, unpack: Path | None) -> np.ndarray:
     """Mapped where the numbers lie in one piece in the machine's byte order, else read."""
-    offset = dataset.id.get_offset()  # None for chunked (so compressed) or compact data
-    plain = dataset.dtype.kind in "iuf" and dataset.dtype.isnative and dataset.ndim > 0 and dataset.size > 0
+    packed = is_packed(dataset)
     narrow = np.dtype(np.float32) if dataset.dtype == np.float64 else dataset.dtype
-    try:
-        if unpack is not None and plain and (offset is None or narrow != dataset.dtype):
+    number = dataset.dtype.kind in "iuf" and dataset.dtype.isnative and dataset.ndim > 0 and dataset.size > 0
+    with reading(name, "download or write the file again", raises=DataError, of=path.name):
+        if unpack is not None and number and (packed or narrow != dataset.dtype):
             copy = unpack / f"{quote(name, safe='')}.npy"
             copy_column(dataset, copy, narrow)
             return np.asarray(np.load(copy, mmap_mode="r", allow_pickle=False))
-        if offset is not None and plain and dataset.external is None and not dataset.is_virtual:
-            return np.memmap(path, dtype=dataset.dtype, mode="r", offset=offset, shape=dataset.shape)
+        if not packed:
+            return np.memmap(path, dtype=dataset.dtype, mode="r", offset=dataset.id.get_offset(), shape=dataset.shape)
         return np.asarray(dataset[()])
-    except OSError as error:
-        raise DataError(name, f"cannot be read from {path.name} ({error})", "download or write the file again") from error
 
 
 def _mark_cuts(columns: Columns, horizon: int | None) -> None:

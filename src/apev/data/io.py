@@ -30,7 +30,7 @@ def kind_of(path: str | os.PathLike[str], *, reading: bool = True) -> Kind:
     if suffix == ".npz":
         return "npz"
     if suffix in hdf5.SUFFIXES:
-        return "minari" if reading and file.is_file() and hdf5.is_minari(file) else "hdf5"
+        return "minari" if reading and file.exists() and hdf5.is_minari(file) else "hdf5"
     if suffix == ".apev":
         return "folder"
     if minari_files.is_name(path):
@@ -46,8 +46,6 @@ def read(path: str | os.PathLike[str], *, horizon: int | None = None) -> Columns
         return minari_files.read(path)
     if kind == "hdf5":
         return hdf5.read(Path(path), horizon)
-    if not Path(path).exists():
-        raise FileNotFoundError(f"no file {path}")
     return npz.read(Path(path)) if kind == "npz" else folder.read(Path(path))
 
 

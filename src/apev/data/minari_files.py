@@ -13,7 +13,7 @@ as terminated. The environment stays in `Dataset.source`, so evaluation finds it
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import re
 import warnings
@@ -27,10 +27,13 @@ import numpy as np
 
 from apev.data.columns import Columns
 from apev.data.dataset import Dataset
-from apev.data.source import environment_spec, recover_environment
+from apev.data.hdf5 import child, opened
+from apev.data.source import checked, named_environment, recover_environment
 from apev.data.validate import DataError
+from apev.files import check_memory, inside, parse_json, read_json, reading
 
 ID = re.compile(r"(?:[-_\w]+/)*[-_\w]+-v\d+")
+AGAIN = "download or write the data set again"
 INSTALL = 'Fix: pip install "apev[minari]".'
 Episode = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -53,33 +56,50 @@ def read(path: str | os.PathLike[str]) -> Columns:
     data = _data_folder(path)
     if data is None:
         raise FileNotFoundError(f"no Minari data set {path} on this machine. Fix: `minari download {path}` fetches it.")
-    try:
-        meta = json.loads((data / "metadata.json").read_text(encoding="utf-8"))
-        rows, action_space = int(meta["total_steps"]), json.loads(meta.get("action_space", "{}"))
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError("metadata.json", f"is damaged ({error!r})", "download or write the data set again") from error
-    columns = Columns(str(path), _gather(_episodes(data, meta), rows), source=_source(meta, action_space, str(path)))
-    arrays = columns.arrays
-    both = arrays["terminated"] & arrays["truncated"]
-    if both.any():
-        arrays["truncated"] &= ~both
-        columns.note(f"{int(both.sum())} rows are both terminated and truncated: read as terminated")
-    if action_space.get("type") == "Discrete":
-        arrays["actions"] = arrays["actions"] - int(action_space.get("start", 0))
-        columns.num_actions = int(action_space["n"])
-    elif arrays["actions"].dtype.kind == "f":
-        arrays["actions"] = arrays["actions"].reshape(rows, -1)
+    meta = read_json(inside(data, "metadata.json"), fix=AGAIN, raises=DataError)
+    with reading("metadata.json", AGAIN, raises=DataError):
+        rows = _count(meta, "total_steps")
+        action_space = _space(meta, "action_space")
+        source = checked(_source(meta, action_space, str(path)), "metadata.json")
+        discrete = action_space.get("type") == "Discrete"
+        first, count = int(action_space.get("start", 0)), int(action_space["n"]) if discrete else None
+    with reading(data.parent.name, AGAIN, raises=DataError):
+        columns = Columns(str(path), _gather(_episodes(data, meta), rows), source=source)
+        arrays = columns.arrays
+        both = (arrays["terminated"] != 0) & (arrays["truncated"] != 0)
+        if both.any():
+            arrays["truncated"] = np.where(both, 0, arrays["truncated"]).astype(arrays["truncated"].dtype)
+            columns.note(f"{int(both.sum())} rows are both terminated and truncated: read as terminated")
+        if discrete:
+            arrays["actions"] = arrays["actions"] - first
+            columns.num_actions = count
+        elif arrays["actions"].dtype.kind == "f":
+            arrays["actions"] = arrays["actions"].reshape(rows, -1)
     return columns
+
+
+def _count(meta: Mapping[str, Any], name: str) -> int:
+    """A number of things that the metadata tells."""
+    number = meta[name]
+    if isinstance(number, bool) or number != int(number) or int(number) < 1:
+        raise DataError("metadata.json", f"tells of {name} {number!r:.80}", AGAIN)
+    return int(number)
+
+
+def _space(meta: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A space of the metadata, JSON within JSON; empty where it has none."""
+    return parse_json(meta.get(name) or "{}", "metadata.json", fix=AGAIN, raises=DataError)
 
 
 def _source(meta: Mapping[str, Any], action_space: Mapping[str, Any], path: str) -> dict[str, Any]:
     source: dict[str, Any] = {"name": meta.get("dataset_id", path), "format": "minari"}
     spec = meta.get("eval_env_spec") or meta.get("env_spec")
     if spec:
-        source |= {"environment": json.loads(spec)["id"], "environment_spec": spec}
+        source |= {"environment": named_environment({"environment_spec": spec}).id, "environment_spec": spec}
     if action_space.get("type") == "Box":
-        for end in ("low", "high"):
-            source[f"action_{end}"] = np.ravel(action_space[end]).tolist()
+        bounds = {f"action_{end}": np.ravel(action_space[end]).tolist() for end in ("low", "high")}
+        if np.isfinite([*bounds.values()]).all():  # a space without bounds says nothing
+            source |= bounds
     if meta.get("ref_min_score") is not None and meta.get("ref_max_score") is not None:
         source["reference"] = [float(meta["ref_min_score"]), float(meta["ref_max_score"])]
     return source
@@ -89,18 +109,37 @@ def _episodes(data: Path, meta: Mapping[str, Any]) -> Iterator[Episode]:
     """Observations by key (T + 1 rows each; a lone array has the key ""), actions, rewards and the two flags."""
     main = data / "main_data.hdf5"
     if meta.get("data_format", "hdf5") == "hdf5" and main.is_file() and not _has_pictures(meta):
-        with h5py.File(main, "r") as file:
-            for number in range(int(meta["total_episodes"])):
-                group = file[f"episode_{number}"]
-                if isinstance(group["actions"], h5py.Group):
+        with opened(inside(data, main.name)) as file:
+            for number in range(_count(meta, "total_episodes")):
+                group = child(file, f"episode_{number}")
+                actions = child(group, "actions")
+                if isinstance(actions, h5py.Group):
                     raise DataError("actions", "are a dict or tuple", "log one Box or Discrete action")
-                numbers = (group[name][()] for name in ("actions", "rewards", "terminations", "truncations"))
-                yield _episode(group["observations"], *numbers)
+                numbers = (child(group, name)[()] for name in ("rewards", "terminations", "truncations"))
+                yield _episode(child(group, "observations"), actions[()], *numbers)
         return
     minari = _package("to read this storage")
+    for file in data.rglob("*"):
+        if not file.is_dir() or file.is_symlink():
+            inside(data, str(file.relative_to(data)))
+    if main.is_file():
+        with opened(main) as file:  # before another library follows its links
+            for number in range(_count(meta, "total_episodes")):
+                _only_own(child(file, f"episode_{number}"))
     for episode in minari.MinariDataset(data).iterate_episodes():
         flags = (episode.terminations, episode.truncations)
         yield _episode(episode.observations, episode.actions, episode.rewards, *flags)
+
+
+def _only_own(group: h5py.Group) -> None:
+    """Refuse links and numbers from elsewhere anywhere below; JPEGs are no numbers, and are not looked at."""
+    for name in group:
+        link = group.get(name, getlink=True)
+        item = group[name] if isinstance(link, h5py.HardLink) else child(group, name)
+        if isinstance(item, h5py.Group):
+            _only_own(item)
+        elif item.dtype.kind in "biuf" or item.external is not None or item.is_virtual:
+            child(group, name)
 
 
 def _episode(observations: Any, actions: Any, rewards: Any, terminations: Any, truncations: Any) -> Episode:
@@ -112,7 +151,7 @@ def _has_pictures(meta: Mapping[str, Any]) -> bool:
     """Whether observations may be JPEGs: a space of bytes with two axes or three."""
     if not meta.get("jpeg_encoding", True) or "observation_space" not in meta:
         return False
-    space = json.loads(meta["observation_space"])
+    space = _space(meta, "observation_space")
     boxes = [space, *space.get("subspaces", {}).values()] if isinstance(space.get("subspaces", {}), dict) else [space]
     return any(box.get("dtype") == "uint8" and len(box.get("shape", ())) >= 2 for box in boxes)
 
@@ -120,11 +159,14 @@ def _has_pictures(meta: Mapping[str, Any]) -> bool:
 def _by_key(observations: Any) -> dict[str, np.ndarray]:
     if not isinstance(observations, Mapping | h5py.Group):
         return {"": np.asarray(observations[()] if isinstance(observations, h5py.Dataset) else observations)}
-    nested = [key for key, value in observations.items() if isinstance(value, Mapping | h5py.Group | tuple)]
-    if nested:
-        fix = "flatten the observation (gymnasium.wrappers.FlattenObservation) when logging"
-        raise DataError(f"observations/{nested[0]}", "is a dict within a dict", fix)
-    return {key: np.asarray(value[()] if isinstance(value, h5py.Dataset) else value) for key, value in observations.items()}
+    found = {}
+    for key in observations:
+        value = child(observations, key) if isinstance(observations, h5py.Group) else observations[key]
+        if isinstance(value, Mapping | h5py.Group | tuple):
+            fix = "flatten the observation (gymnasium.wrappers.FlattenObservation) when logging"
+            raise DataError(f"observations/{key}", "is a dict within a dict", fix)
+        found[key] = np.asarray(value[()] if isinstance(value, h5py.Dataset) else value)
+    return found
 
 
 def _gather(episodes: Iterator[Episode], rows: int) -> dict[str, np.ndarray]:
@@ -140,20 +182,31 @@ def _gather(episodes: Iterator[Episode], rows: int) -> dict[str, np.ndarray]:
                 raise DataError("observations", problem, "Minari logs T + 1 of them: write the data set again", start)
             suffix = f"/{key}" if key else ""
             parts[f"observations{suffix}"], parts[f"next_observations{suffix}"] = column[:-1], column[1:]
+        if not observations:
+            raise DataError("observations", f"episode {number} has none", AGAIN, start)
         parts |= {"actions": actions, "rewards": rewards, "terminated": terminations, "truncated": truncations}
         parts["episodes"] = np.full(steps, number)
+        if not columns:
+            types = {name: _stored_type(name, part) for name, part in parts.items()}
+            each = sum(types[name].itemsize * math.prod(part.shape[1:]) for name, part in parts.items())
+            check_memory("metadata.json", rows * each, f"check total_steps, which says {rows:,}")
+            columns = {name: np.empty((rows, *part.shape[1:]), dtype=types[name]) for name, part in parts.items()}
+        if parts.keys() != columns.keys():
+            odd = sorted(parts.keys() ^ columns.keys())
+            raise DataError(odd[0], f"is there in some episodes and not in others (see episode {number})", AGAIN, start)
         for name, part in parts.items():
-            if name not in columns:
-                dtype = np.float32 if part.dtype == np.float64 and name not in ("rewards", "actions") else part.dtype
-                columns[name] = np.empty((rows, *part.shape[1:]), dtype=dtype)
-            if start + steps > rows or part.shape[1:] != columns[name].shape[1:]:
+            if len(part) != steps or start + steps > rows or part.shape[1:] != columns[name].shape[1:]:
                 problem = f"episode {number} has shape {part.shape}, the data set {columns[name].shape}"
-                raise DataError(name, problem, "download or write the data set again", start)
+                raise DataError(name, problem, AGAIN, start)
             columns[name][start : start + steps] = part
         start += steps
     if start != rows:
         raise DataError("metadata.json", f"tells of {rows} steps, the episodes have {start}", "write the data set again")
     return columns
+
+
+def _stored_type(name: str, part: np.ndarray) -> np.dtype[Any]:
+    return np.dtype(np.float32) if part.dtype == np.float64 and name not in ("rewards", "actions") else part.dtype
 
 
 def _package(purpose: str) -> Any:
@@ -221,11 +274,11 @@ def write(dataset: Dataset, name: str) -> None:
 def _environment(dataset: Dataset) -> Any:
     """The environment's spec, where this machine can build it; Minari tries to."""
     try:
-        spec = environment_spec(dataset.source)
-        recover_environment(dataset.source).close()
+        env = recover_environment(dataset.source)
     except (ValueError, ImportError, gymnasium.error.Error):
         return None
-    return gymnasium.spec(spec) if isinstance(spec, str) else spec
+    env.close()
+    return env.spec
 
 
 def _observation_space(column: np.ndarray) -> gymnasium.Space[Any]:

@@ -6,18 +6,25 @@
 D4RL published one pair of references a robot and used it for all of its data. Minari publishes none for `mujoco/*`; the pair
 of the same robot makes scores comparable with the literature, though those logs come from Gymnasium's v5 environments.
 A Minari data set with references of its own keeps them in `Dataset.source["reference"]`; `of_source` prefers those.
+
+The kitchen's references count subtasks, 0 to 4. Its environments, D4RL's and Gymnasium-Robotics' alike, reward a subtask once,
+so a return counts them. The logs of D4RL and Minari were recorded with another setting: there a step's reward is the number of
+subtasks done so far, and the sum over an episode means nothing. `episode_scores` tells the two apart by the rewards.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from apev.data.source import KINDS
+
+if TYPE_CHECKING:
+    from apev.data.dataset import Dataset
 
 ROBOTS = {
     "halfcheetah": (-280.178953, 12135.0),
@@ -41,6 +48,7 @@ MAZES = {
     "maze2d-medium-dense": (44.264742, 297.4552547777125),
     "maze2d-large-dense": (30.569041, 303.4857382709002),
 }
+SUBTASKS = 7  # of the kitchen; a reference above is of something else
 ANTMAZE = ("umaze", "umaze-diverse", "medium-play", "medium-diverse", "large-play", "large-diverse")
 REFERENCES: dict[str, tuple[float, float]] = {
     **{f"{robot}-{kind}": pair for robot, pair in ROBOTS.items() for kind in KINDS},
@@ -88,3 +96,29 @@ def normalise(returns: ArrayLike, pair: tuple[float, float]) -> np.ndarray:
     """Scores of returns, given (low, high)."""
     low, high = pair
     return 100 * (np.asarray(returns, dtype=np.float64) - low) / (high - low)
+
+
+def episode_scores(dataset: Dataset) -> np.ndarray | None:
+    """The normalised score of every episode of a log; None where nobody knows references."""
+    pair = of_source(dataset.source)
+    if pair is None:
+        return None
+    if not counts_up(dataset):
+        return normalise(dataset.episode_returns(), pair)
+    highest = np.full(dataset.num_episodes, -np.inf)
+    np.maximum.at(highest, dataset.episodes, dataset.rewards)
+    return normalise(highest, pair)
+
+
+def counts_up(dataset: Dataset) -> bool:
+    """Whether a kitchen's log says at each step how many subtasks are done so far, instead of rewarding each once.
+
+    A count stays once it is above 0; a reward for a subtask is followed by steps without one.
+    """
+    names = " ".join(str(dataset.source.get(key, "")) for key in ("name", "environment")).lower()
+    pair = of_source(dataset.source)
+    if "kitchen" not in names or pair is None or pair[1] > SUBTASKS:
+        return False
+    rewards, inside = dataset.rewards, dataset.episodes[1:] == dataset.episodes[:-1]
+    following = rewards[1:][(rewards[:-1] > 0) & inside]  # what comes after each reward
+    return bool((following > 0).sum() > len(following) / 2)

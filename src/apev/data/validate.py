@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from apev.data.mapped import is_mapped
+from apev.files import FileError
 
 PIECE_BYTES = 1 << 24
+MOST_ACTIONS = 1 << 16  # discrete actions: each is an output of every network
 ObservationsLike = ArrayLike | Mapping[str, ArrayLike]
 
 
-class DataError(ValueError):
+class DataError(FileError):
     """A mistake in logged data: where it is (`column`, `row`), what it is, and the `fix`.
 
     `rows` are all the rows with this mistake, where rows can be named; `row` is the first of them.
@@ -27,15 +29,13 @@ class DataError(ValueError):
     def __init__(self, column: str, problem: str, fix: str, row: int | None = None, rows: np.ndarray | None = None) -> None:
         row = int(rows[0]) if rows is not None else row
         place = column if row is None else f"{column}, row {row}"
-        super().__init__(f"{place}: {problem}. Fix: {fix}.")
+        super().__init__(place, problem, fix)
         self.column = column
-        self.problem = problem
         self.row = row
         self.rows = rows if rows is not None or row is None else np.array([row])
-        self.fix = fix
 
 
-def _pieces(array: np.ndarray) -> Iterator[slice]:
+def pieces(array: np.ndarray) -> Iterator[slice]:
     """Rows in pieces of a few megabytes, so that a check on a mapped column needs little memory."""
     size = max(1, array.itemsize * int(np.prod(array.shape[1:])))
     step = max(1, PIECE_BYTES // size)
@@ -46,7 +46,7 @@ def _pieces(array: np.ndarray) -> Iterator[slice]:
 def _bad_rows(array: np.ndarray, is_bad: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """The rows in which `is_bad` holds anywhere."""
     found = []
-    for rows in _pieces(array):
+    for rows in pieces(array):
         bad = is_bad(array[rows])
         if bad.any():
             found.append(rows.start + np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)))
@@ -169,9 +169,17 @@ def discrete_or_continuous(array: np.ndarray, num_actions: int | None) -> tuple[
         raise DataError("actions", f"action {actions[rows[0]]} is negative", "number the actions 0, 1, 2, ...", rows=rows)
     highest = int(actions.max())
     if num_actions is None:
+        if highest >= MOST_ACTIONS:
+            fix = (
+                f"number the {len(np.unique(actions))} actions there are 0, 1, 2, ...: np.unique(actions, return_inverse=True)"
+            )
+            rows = np.flatnonzero(actions >= MOST_ACTIONS)
+            raise DataError("actions", f"action {highest} would need as many outputs of each network", fix, rows=rows)
         return actions, highest + 1
-    if isinstance(num_actions, bool) or not isinstance(num_actions, int | np.integer) or num_actions < 1:
-        raise DataError("num_actions", f"is {num_actions!r}", "pass a whole number of at least 1, or None")
+    whole = isinstance(num_actions, int | np.integer) and not isinstance(num_actions, bool)
+    if not whole or not 1 <= num_actions <= MOST_ACTIONS:
+        fix = f"pass a whole number of at least 1 and at most {MOST_ACTIONS:,}, or None"
+        raise DataError("num_actions", f"is {num_actions!r:.80}", fix)
     if highest >= num_actions:
         rows = np.flatnonzero(actions >= num_actions)
         fix = f"number the actions from 0 and repair the row, or pass num_actions={highest + 1}"

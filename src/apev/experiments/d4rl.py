@@ -9,7 +9,6 @@ behaviour of its belief, at its end. What is written is data; `report/d4rl.py` c
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -34,6 +33,7 @@ from apev.data.source import ENVIRONMENTS, d4rl_robot, without_version
 from apev.evaluate import GymnasiumBatch, rollout
 from apev.experiments.d4rl_evaluate import final_evaluation
 from apev.experiments.reproduce import Algorithm
+from apev.files import read_json, write_json, write_lines
 from apev.policy import Policy
 from apev.train import Evaluator, Schedule, check_settings, train
 
@@ -205,18 +205,16 @@ def train_one(
         console=console,
     )
     episodes, beliefs = final_evaluation(agent, algorithm, environment, size.episodes, seed, held_out, console)
-    (folder / "beliefs.json").write_text(json.dumps(beliefs, indent=1) + "\n")
+    write_json(folder / "beliefs.json", beliefs)
     spent = {"seconds_of_last_process": round(time.monotonic() - began), "threads": torch.get_num_threads()}
-    (folder / "run.json").write_text(json.dumps({"updates": schedule.updates} | spent) + "\n")
-    temporary = folder / "episodes.tmp"
-    temporary.write_text("".join(json.dumps(line) + "\n" for line in episodes))
-    temporary.rename(folder / "episodes.jsonl")  # its presence says that the run is finished
+    write_json(folder / "run.json", {"updates": schedule.updates} | spent)
+    write_lines(folder / "episodes.jsonl", episodes)  # its presence says that the run is finished
 
 
 def check_finished(folder: Path, about: dict[str, Any], schedule: Schedule) -> None:
     """A finished run is what is asked for now; one of other settings is not passed off as it."""
     check_settings(folder, about)
-    done = json.loads((folder / "run.json").read_text())["updates"]
+    done = read_json(folder / "run.json")["updates"]
     if done != schedule.updates:
         raise ValueError(
             f"{folder} was finished after {done} updates, {schedule.updates} are asked for. Fix: another --out, or remove it."
@@ -255,10 +253,10 @@ def run(
         "task": task,
         "environment": ENVIRONMENTS[robot_of(task)],
         "data": data_used(dataset),
-        "log": dataset.describe() | {"card": json.loads(card.read_text()) if card.exists() else None},
+        "log": dataset.describe() | {"card": read_json(card) if card.exists() else None},
     }
     check_same_log(about, folder)
-    (folder / "task.json").write_text(json.dumps(about, indent=1) + "\n")
+    write_json(folder / "task.json", about)
     for seed in seeds:
         for algorithm in algorithms:
             run_folder = folder / "agents" / f"{algorithm}-s{seed}"
@@ -266,7 +264,7 @@ def run(
             train_one(run_folder, dataset, task, algorithm, scale, seed, **settings)  # type: ignore[arg-type]
             provenance = run_folder / "meta.json"
             if meta is not None and not provenance.exists():
-                provenance.write_text(json.dumps(meta | {"scale": scale}, indent=1) + "\n")
+                write_json(provenance, meta | {"scale": scale})
     summary = write_scores(folder)
     print_scores(summary)
     return summary

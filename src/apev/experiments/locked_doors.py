@@ -6,7 +6,6 @@ written is data (episodes, curves, replays); the table, the figures and the page
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -36,6 +35,7 @@ from apev.evaluate import Rollout, rollout
 from apev.experiments.door_episodes import TestEpisodes, oracle_rollout
 from apev.experiments.replays import pick_replays
 from apev.experiments.seeds import gather, keep_seed, missing, open_folder
+from apev.files import read_lines, write_json
 from apev.policy import Adapt, Policy
 from apev.report import print_table, summarise, write_figures, write_report
 from apev.report.filmstrip import write_filmstrip
@@ -273,7 +273,7 @@ def run(
         return {}
     episodes, replays, cost = gather(out, range(seeds))
     shown = {"size": room.size, "doors": room.door_cells.tolist(), "actions": ["up", "right", "down", "left"]}
-    (out / "replays.json").write_text(json.dumps({"room": shown, "classes": list(images.classes), "replays": replays}))
+    write_json(out / "replays.json", {"room": shown, "classes": list(images.classes), "replays": replays}, indent=None)
     summary = {
         "title": title,
         "policies": summarise(episodes),
@@ -288,7 +288,7 @@ def run(
         | cost
         | (meta or {}),
     }
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write_json(out / "summary.json", summary)
     write_figures(out)
     write_filmstrip(out)
     page = write_report(out)
@@ -339,7 +339,7 @@ def run_seed(
                 console=console,
             )
         agents[name] = agent = Policy.load(folder, device=device).agent  # type: ignore[assignment]
-        curves += [json.loads(line) for line in (folder / "curves.jsonl").read_text().splitlines()]
+        curves += read_lines(folder / "curves.jsonl")
 
     oracle = oracle_rollout(episodes)
     lines = list(records("oracle", seed, episodes, oracle, None, 0))

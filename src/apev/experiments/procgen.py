@@ -11,7 +11,6 @@ acting on mean minus standard deviation.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -34,6 +33,7 @@ from apev.evaluate import rollout
 from apev.experiments.maze_episodes import records, walk_untaught
 from apev.experiments.maze_replays import pick_replays
 from apev.experiments.seeds import gather, keep_seed, missing, open_folder, part_of_seed
+from apev.files import read_lines, write_json
 from apev.policy import Adapt, Policy
 from apev.progress import progress_bar
 from apev.report.mazes import print_mazes, summarise_mazes, write_mazes
@@ -247,7 +247,7 @@ def run_seed(
                 console=console,
             )
         agents[name] = Policy.load(folder, device=device).agent
-        curves += [json.loads(line) for line in (folder / "curves.jsonl").read_text().splitlines()]
+        curves += read_lines(folder / "curves.jsonl")
     for name in ("conservative", "best"):  # the ensemble's networks, deployed otherwise
         if name not in agents:
             agents[name] = deployed(agents["ensemble"], recipe.configs.get(name, CONFIGS[name]), {})
@@ -349,7 +349,7 @@ def run(
     if only_seed is not None:
         return {}
     episodes, replays, cost = gather(out, range(seeds))
-    (out / "replays.json").write_text(json.dumps({"replays": replays}))
+    write_json(out / "replays.json", {"replays": replays}, indent=None)
     summary = {
         "title": f"Procgen mazes, {mode}, {levels} training levels",
         "mazes": {"mode": mode, "levels": levels, "known_tests": known_tests(mode, levels, recipe.test_levels)},
@@ -361,7 +361,7 @@ def run(
         | cost
         | (meta or {}),
     }
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    write_json(out / "summary.json", summary)
     print_mazes(summary)
     console.print(f"Open [bold]{write_mazes(out)}[/bold] in a browser.")
     return summary

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import shlex
 import subprocess
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 
 import apev
+from apev.files import write_json
 
 
 def provenance() -> dict[str, Any]:
@@ -31,8 +31,7 @@ def provenance() -> dict[str, Any]:
 def keep_answer(path: Path | None, answer: dict[str, Any]) -> None:
     """Write what a benchmark found to a JSON file, with where it comes from; nothing without a path."""
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(answer | {"meta": provenance()}, indent=1) + "\n", encoding="utf-8")
+        write_json(path, answer | {"meta": provenance()})
 
 
 def peak_memory_gb() -> float:

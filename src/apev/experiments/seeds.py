@@ -9,9 +9,7 @@ OUT/curves.jsonl
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +19,7 @@ from typing import Any
 import torch
 
 from apev.experiments.provenance import peak_memory_gb
+from apev.files import read_json, write_json, write_lines
 
 
 def open_folder(out: Path, recipe: dict[str, Any], resume: bool) -> None:
@@ -30,9 +29,9 @@ def open_folder(out: Path, recipe: dict[str, Any], resume: bool) -> None:
         raise FileExistsError(f"{out} is not empty. Fix: pass --resume to go on with it, or name another folder.")
     asked = json.loads(json.dumps(recipe))
     path = out / "recipe.json"
-    if path.exists() and json.loads(path.read_text()) != asked:
+    if path.exists() and read_json(path) != asked:
         raise ValueError(f"{out} was begun with another recipe or other data. Fix: name another folder.")
-    path.write_text(json.dumps(asked, indent=1) + "\n")
+    write_json(path, asked)
 
 
 def missing(out: Path, seeds: Iterable[int]) -> list[int]:
@@ -43,7 +42,7 @@ def missing(out: Path, seeds: Iterable[int]) -> list[int]:
 def keep_seed(out: Path, seed: int, began: float, result: dict[str, Any]) -> None:
     """Write a seed's episodes, curves and replays, and what they cost; began: time.monotonic() then."""
     cost = {"seconds": time.monotonic() - began, "peak_memory_gb": peak_memory_gb(), "threads": torch.get_num_threads()}
-    _write(out / "seeds" / f"{seed}.json", result | cost)
+    write_json(out / "seeds" / f"{seed}.json", result | cost, indent=None)
     shutil.rmtree(out / "seeds" / str(seed), ignore_errors=True)
 
 
@@ -51,26 +50,17 @@ def part_of_seed(out: Path, seed: int, name: str, make: Callable[[], dict[str, A
     """What `make` gives, or gave before the process was interrupted."""
     path = out / "seeds" / str(seed) / f"{name}.json"
     if not path.exists():
-        _write(path, make())
-    found: dict[str, Any] = json.loads(path.read_text())
+        write_json(path, make(), indent=None)
+    found: dict[str, Any] = read_json(path)
     return found
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    """All of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content))
-    os.replace(temporary, path)
 
 
 def gather(out: Path, seeds: Sequence[int]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
     """Put the seeds' files together: (episodes, the first seed's replays, what goes into the summary's "meta")."""
-    stored = [json.loads((out / "seeds" / f"{seed}.json").read_text()) for seed in seeds]
+    stored = [read_json(out / "seeds" / f"{seed}.json") for seed in seeds]
     episodes = [line for s in stored for line in s["episodes"]]
-    with gzip.open(out / "episodes.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps(line) + "\n" for line in episodes)
-    (out / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for s in stored for line in s["curves"]))
+    write_lines(out / "episodes.jsonl.gz", episodes)
+    write_lines(out / "curves.jsonl", [line for s in stored for line in s["curves"]])
     meta = {
         "seeds": list(seeds),
         "seconds": round(sum(s["seconds"] for s in stored)),

@@ -6,8 +6,6 @@ that data into statements with an expected and a measured number; `run` writes t
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +24,7 @@ from apev.experiments.theory_claims import make_claims
 from apev.experiments.theory_exact import chain_rows, city_exact, frontier, propositions, surrogate
 from apev.experiments.theory_learned import BATCH_GROUPS, HELD_OUT, PER_GROUP, Task, learn, one_thread
 from apev.experiments.theory_worlds import WORLDS
+from apev.files import write_json, write_lines
 from apev.progress import progress_bar
 from apev.report.statistics import bootstrap_ci
 from apev.report.theory import print_claims, write_theory
@@ -149,9 +148,8 @@ def run(
             "seconds": round(time.monotonic() - began),
         },
     }
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    with gzip.open(out / "episodes.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps(line) + "\n" for result in learned for line in result["episodes"])
+    write_json(out / "summary.json", summary)
+    write_lines(out / "episodes.jsonl.gz", [line for result in learned for line in result["episodes"]])
     page = write_theory(out)
     print_claims(summary)
     console.print(f"{time.monotonic() - began:.0f} s. Open [bold]{page}[/bold] in a browser for the pictures.")

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 
+from apev.files import write_text
+from apev.report.html import escaped
 from apev.report.statistics import wilson
 from apev.report.tables import display_name, read_folder, success_by_members_correct, table_order
 
@@ -60,7 +61,7 @@ def policy_colour(policy: str) -> str:
     """The policy's colour everywhere; an unknown policy gets one that depends on its name only."""
     if policy.startswith("e_"):  # a belief frozen at one member
         return "#868e96"
-    return COLOURS.get(policy) or _SPARE[crc32(policy.encode()) % len(_SPARE)]
+    return COLOURS.get(policy) or _SPARE[crc32(policy.encode(errors="backslashreplace")) % len(_SPARE)]
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,8 @@ def bar_chart(
         note = f"{display_name(policy)}: {value:.{digits}f}, 95% interval {low:.{digits}f} to {high:.{digits}f}"
         x_low, x_high = left + max(low, 0) * scale, left + max(high, 0) * scale
         parts.append(
-            f"<g><title>{escape(note)}</title>"
-            f'<text x="{left - 10}" y="{y + 4.5:.1f}" text-anchor="end"{weight}>{escape(display_name(policy))}</text>'
+            f"<g><title>{escaped(note)}</title>"
+            f'<text x="{left - 10}" y="{y + 4.5:.1f}" text-anchor="end"{weight}>{escaped(display_name(policy))}</text>'
             f'<rect x="{left}" y="{y - 10:.1f}" width="{max(value * scale, 1):.1f}" height="20" rx="3" '
             f'fill="{policy_colour(policy)}" fill-opacity=".82"/>'
             f'<path class="whisker" fill="none" d="M{x_low:.1f} {y - 5:.1f}v10M{x_low:.1f} {y:.1f}H{x_high:.1f}'
@@ -162,7 +163,7 @@ def bar_chart(
         )
     parts.append(f'<line class="axis" x1="{left}" x2="{left}" y1="{top}" y2="{bottom}"/>')
     parts.append(
-        f'<text class="soft" x="{left + most * scale / 2:.1f}" y="{bottom + 40}" text-anchor="middle">{escape(x_label)}</text>'
+        f'<text class="soft" x="{left + most * scale / 2:.1f}" y="{bottom + 40}" text-anchor="middle">{escaped(x_label)}</text>'
     )
     return _svg(width, bottom + 54, title, "".join(parts), x_label)
 
@@ -192,7 +193,7 @@ def stacked_chart(
     for k, (label, colour) in enumerate(zip(labels, _ramp(len(labels)), strict=True)):
         ends = [f"{x:.1f} {y:.1f}" for x, y in zip(xs, ys[:, k + 1], strict=True)]
         ends += [f"{x:.1f} {y:.1f}" for x, y in zip(xs[::-1], ys[::-1, k], strict=True)]
-        parts.append(f'<path d="M{"L".join(ends)}Z" fill="{colour}"><title>{escape(display_name(label))}</title></path>')
+        parts.append(f'<path d="M{"L".join(ends)}Z" fill="{colour}"><title>{escaped(display_name(label))}</title></path>')
     for tick in (0.0, 0.5, 1.0):
         y = bottom - tick * (bottom - top)
         parts.append(f'<text class="soft" x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
@@ -266,18 +267,19 @@ def write_figures(folder: str | Path) -> list[Path]:
     """Write `figures/*.svg` for what the results folder holds, and say which."""
     results = read_folder(folder)
     name = str(results.summary.get("title", ""))
-    figures = {"success": success_bars(results.summary, title=f"{name}: success by policy")}
+    with results.part("summary.json"):
+        figures = {"success": success_bars(results.summary, title=f"{name}: success by policy")}
     if results.curves:
-        figures["learning_curves"] = learning_curves(results.curves, title=f"{name}: learning curves")
-    groups = success_by_members_correct(results.episodes)
-    if groups:
-        figures["members_correct"] = members_chart(groups, title=f"{name}: success by number of right members")
-    target = results.folder / "figures"
-    target.mkdir(exist_ok=True)
+        with results.part("curves.jsonl"):
+            figures["learning_curves"] = learning_curves(results.curves, title=f"{name}: learning curves")
+    with results.part("episodes.jsonl"):
+        groups = success_by_members_correct(results.episodes)
+        if groups:
+            figures["members_correct"] = members_chart(groups, title=f"{name}: success by number of right members")
     written = []
     for stem, svg in figures.items():
-        path = target / f"{stem}.svg"
-        path.write_text(svg + "\n", encoding="utf-8")
+        path = results.folder / "figures" / f"{stem}.svg"
+        write_text(path, svg + "\n")
         written.append(path)
     return written
 
@@ -286,7 +288,7 @@ def _line(s: Series, xs: list[float], py: Any, whiskers: bool) -> str:
     """One policy's band or whiskers, line and markers."""
     colour = policy_colour(s.policy)
     points = [(x, py(y)) for x, y in zip(xs, s.y, strict=True)]
-    parts = [f"<g><title>{escape(display_name(s.policy))}</title>"]
+    parts = [f"<g><title>{escaped(display_name(s.policy))}</title>"]
     if len(s.low) and whiskers:
         ends = zip(xs, s.low, s.high, strict=True)
         path = "".join(f"M{x:.1f} {py(low):.1f}V{py(high):.1f}" for x, low, high in ends)
@@ -301,14 +303,16 @@ def _line(s: Series, xs: list[float], py: Any, whiskers: bool) -> str:
     parts.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="{wide}" stroke-linejoin="round"{dash}/>')
     notes = list(s.notes) or [f"{x:,.10g}: {y:.3f}" for x, y in zip(s.x, s.y, strict=True)]
     for (x, y), note in zip(points, notes, strict=True):
-        title = f"<title>{escape(display_name(s.policy))}, {escape(note)}</title>"
+        title = f"<title>{escaped(display_name(s.policy))}, {escaped(note)}</title>"
         parts.append(_marker(s.policy, x, y, title))
     return "".join(parts) + "</g>"
 
 
 def _marker(policy: str, x: float, y: float, title: str = "") -> str:
     order = list(COLOURS)
-    shape = _MARKERS[(order.index(policy) if policy in order else crc32(policy.encode())) % len(_MARKERS)]
+    shape = _MARKERS[
+        (order.index(policy) if policy in order else crc32(policy.encode(errors="backslashreplace"))) % len(_MARKERS)
+    ]
     paths = {
         "square": "M-3.4 -3.4h6.8v6.8h-6.8Z",
         "diamond": "M0 -4.8L4.8 0L0 4.8L-4.8 0Z",
@@ -331,7 +335,7 @@ def _legend(policies: Sequence[str], width: int, y: float, colours: Sequence[str
         dash = f' stroke-dasharray="{_DASHES[policy]}"' if policy in _DASHES else ""
         line = f'<path d="M{x:.1f} {dy - 4:.1f}h22" stroke="{policy_colour(policy)}" stroke-width="2.5"{dash}/>'
         weight = ' font-weight="650"' if policy == "ape-v" else ""
-        text = f'<text x="{x + 29:.1f}" y="{dy:.1f}"{weight}>{escape(label)}</text>'
+        text = f'<text x="{x + 29:.1f}" y="{dy:.1f}"{weight}>{escaped(label)}</text>'
         area = f'<rect x="{x:.1f}" y="{dy - 11:.1f}" width="22" height="13" rx="3" fill="{colours[i]}"/>' if colours else ""
         parts.append((area or line + _marker(policy, x + 11, dy - 4)) + text)
         x += size
@@ -345,9 +349,9 @@ def _text_width(text: str) -> float:
 
 def _axis_names(x_label: str, y_label: str, x_middle: float, x_base: float, y_middle: float) -> str:
     return (
-        f'<text class="soft" x="{x_middle:.1f}" y="{x_base:.1f}" text-anchor="middle">{escape(x_label)}</text>'
+        f'<text class="soft" x="{x_middle:.1f}" y="{x_base:.1f}" text-anchor="middle">{escaped(x_label)}</text>'
         f'<text class="soft" transform="translate(14 {y_middle:.1f}) rotate(-90)" text-anchor="middle">'
-        f"{escape(y_label)}</text>"
+        f"{escaped(y_label)}</text>"
     )
 
 
@@ -361,10 +365,10 @@ def _ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def _svg(width: float, height: float, title: str, body: str, fallback: str) -> str:
-    heading = f'<text x="16" y="24" font-size="16" font-weight="650">{escape(title)}</text>' if title else ""
+    heading = f'<text x="16" y="24" font-size="16" font-weight="650">{escaped(title)}</text>' if title else ""
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" {size} role="img" '
-        f'aria-label="{escape(title or fallback)}"><style>{_STYLE}</style>'
+        f'aria-label="{escaped(title or fallback)}"><style>{_STYLE}</style>'
         f'<rect class="card" width="{width:g}" height="{height:g}" rx="10"/>{heading}{body}</svg>'
     )

@@ -12,9 +12,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from apev.data.scores import normalised
+from apev.data.scores import normalised, reference
+from apev.files import FileError, inside, read_json, reading, write_json, write_lines, write_text
 from apev.report.statistics import bootstrap_ci, interquartile_mean
-from apev.report.tables import WIDE, Rows, display_name, markdown_rows, read_jsonl
+from apev.report.tables import AGAIN, NUMBER, WIDE, Rows, check_lines, display_name, markdown_rows, read_jsonl, read_page
+from apev.terminal import markup
 
 PAPER: dict[str, dict[str, float]] = {
     "halfcheetah-random": {"bc": 2.2, "sac": 29.7, "rem": -0.8, "cql": 35.4, "iql": 31.3, "sac-n": 29.8, "ape-v": 29.9},
@@ -63,8 +65,21 @@ def published(task: str, algorithm: str) -> float | None:
 
 def write_summary(folder: Path) -> dict[str, Any]:
     """Compute summary.json from every finished run in the folder (or from stored episodes and curves)."""
-    about = json.loads((folder / "task.json").read_text())
+    about = read_task(folder)
     episodes, curves = read_runs(folder)
+    runs = ({run_of(line) for line in episodes}, {(name, seed) for name, seeds in curves.items() for seed in seeds})
+    if runs[0] != runs[1]:
+        problem = f"its episodes and its curves are of different runs: {sorted(runs[0] ^ runs[1])}"
+        raise FileError(folder, problem, "let `apev reproduce d4rl` finish, or copy the folder again")
+    traced = {"beliefs": read_beliefs(folder), "meta": read_meta(folder)}
+    with reading(folder / "episodes.jsonl", AGAIN):
+        summary = about | _numbers(about, episodes, curves) | traced
+    write_json(folder / "summary.json", summary)
+    return summary
+
+
+def _numbers(about: Mapping[str, Any], episodes: list[dict[str, Any]], curves: Curves) -> dict[str, Any]:
+    """What summary.json says of the scores."""
     task = about["task"]
     algorithms = {}
     for algorithm in [name for name in ORDER if any(line["algorithm"] == name for line in episodes)]:
@@ -85,15 +100,24 @@ def write_summary(folder: Path) -> dict[str, Any]:
     for line in episodes:
         if line["algorithm"].startswith("ape-v"):
             behaviours.setdefault(line["policy"], []).append(line)
-    summary = about | {
+    return {
         "title": f"{task}, {about['data']}" + (" data" if about["data"].startswith("D4RL") else ""),
         "algorithms": algorithms,
         "policies": {name: scores(task, _by_seed(lines)) | _lengths(lines) for name, lines in behaviours.items()},
-        "beliefs": read_beliefs(folder),
-        "meta": read_meta(folder),
     }
-    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    return summary
+
+
+def read_task(folder: Path) -> dict[str, Any]:
+    """What task.json says of the task and its log."""
+    path = inside(folder, "task.json")
+    about: dict[str, Any] = read_json(path, fix=AGAIN)
+    with reading(path, AGAIN):
+        log, teacher = about["log"], (about["log"].get("card") or {}).get("teacher")
+        numbers = [log["rows"], log["episodes"], *log["returns"].values(), *([teacher["last_return"]] if teacher else [])]
+        if not all(isinstance(number, NUMBER) for number in numbers) or not isinstance(about["data"], str):
+            raise ValueError("what it says of the log is no numbers")
+        reference(about["task"])
+    return about
 
 
 def scores(task: str, returns_by_seed: Sequence[Sequence[float]]) -> dict[str, Any]:
@@ -127,22 +151,40 @@ def read_lines(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]
     """(final episodes, evaluations during training), each with its algorithm and seed, run by run."""
     if (folder / "agents").is_dir():
         runs = [path.parent for path in folder.glob("agents/*/episodes.jsonl")]
-        episodes = [line for run in runs for line in read_jsonl(run / "episodes.jsonl")]
+        episodes = [line for run in runs for line in _read_checked(run / "episodes.jsonl", EPISODE)]
         curves = [{"algorithm": run.name.rpartition("-s")[0]} | line for run in runs for line in read_curve(run)]
     else:
-        episodes, curves = read_jsonl(folder / "episodes.jsonl"), read_jsonl(folder / "curves.jsonl")
+        episodes = _read_checked(inside(folder, "episodes.jsonl"), EPISODE)
+        curves = _read_checked(inside(folder, "curves.jsonl"), {"algorithm": str} | EVALUATION)
     if not episodes:
         raise FileNotFoundError(f"{folder} holds no finished run. Fix: let `apev reproduce d4rl` train one.")
     return sorted(episodes, key=run_of), sorted(curves, key=run_of)
 
 
+EPISODE: dict[str, Any] = {"algorithm": str, "policy": str, "seed": int, "return": NUMBER, "length": NUMBER}
+EVALUATION: dict[str, Any] = {"seed": int, "update": NUMBER, "return": NUMBER, "returns": list}
+
+
+def _read_checked(path: Path, kinds: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The lines of a file, each with entries of these kinds."""
+    lines = read_jsonl(path)
+    check_lines(path, lines, kinds)
+    for number, line in enumerate(lines, start=1):
+        returns = line.get("returns", [0.0])  # an evaluation's, one an episode
+        if not returns or not all(isinstance(each, NUMBER) for each in returns):
+            raise FileError(path, f"line {number} says returns {returns!r:.80}", AGAIN)
+    return lines
+
+
 def read_curve(run: Path) -> list[dict[str, Any]]:
     """Evaluations during training, each with what was logged of the training until then: its losses and values."""
-    logged = [{"update": 0}, *read_jsonl(run / "metrics.jsonl")]
+    logged = [{"update": 0}, *_read_checked(run / "metrics.jsonl", {"update": NUMBER})]
     found = []
-    for line in read_jsonl(run / "curves.jsonl"):
+    for line in _read_checked(run / "curves.jsonl", EVALUATION):
         latest = [metrics for metrics in logged if metrics["update"] <= line["update"]][-1]
-        found.append(line | {"logged": {name: float(f"{value:.6g}") for name, value in latest.items() if name != "update"}})
+        with reading(run / "metrics.jsonl", AGAIN):
+            numbers = {name: float(f"{value:.6g}") for name, value in latest.items() if name != "update"}
+        found.append(line | {"logged": numbers})
     return found
 
 
@@ -152,7 +194,13 @@ def read_beliefs(folder: Path) -> dict[str, Any]:
     paths = [stored] if stored.exists() else sorted(folder.glob("agents/ape-v*/beliefs.json"), reverse=True)
     found: dict[str, Any] = {}
     for path in paths:
-        found |= json.loads(path.read_text())
+        traces = read_json(path, fix=AGAIN)
+        with reading(path, AGAIN):
+            for trace in traces.values():
+                np.asarray(trace["curve"], dtype=float).reshape(-1, 2)
+                np.asarray(trace.get("first_episode", []), dtype=float)
+                [float(count["effective"]) for count in trace["effective_members"].values()]
+        found |= traces
     return found
 
 
@@ -160,12 +208,15 @@ def read_meta(folder: Path) -> dict[str, Any]:
     """Command and commit of every run."""
     stored = folder / "meta.json"
     if stored.exists():
-        found: dict[str, Any] = json.loads(stored.read_text())
+        found: dict[str, Any] = read_json(stored, fix=AGAIN)
+        with reading(stored, AGAIN):
+            if not all(isinstance(run, dict) for run in found.get("runs", {}).values()):
+                raise ValueError("it does not tell of runs")
         return found
     runs = {}
     for path in sorted(folder.glob("agents/*/meta.json")):
         spent = path.parent / "run.json"
-        runs[path.parent.name] = json.loads(path.read_text()) | (json.loads(spent.read_text()) if spent.exists() else {})
+        runs[path.parent.name] = read_json(path) | (read_json(spent) if spent.exists() else {})
     return {"runs": runs}
 
 
@@ -174,7 +225,7 @@ def store(folder: Path, out: Path) -> None:
     episodes, lines = read_lines(folder)
     beliefs, meta = read_beliefs(folder), read_meta(folder)
     if (out / "task.json").exists():
-        check_same_log(json.loads((folder / "task.json").read_text()), out)
+        check_same_log(read_json(folder / "task.json"), out)
         new = {run_of(line) for line in episodes}
         before = [[line for line in old if run_of(line) not in new] for old in read_lines(out)]
         episodes, lines = (sorted(old + more, key=run_of) for old, more in zip(before, (episodes, lines), strict=True))
@@ -183,12 +234,11 @@ def store(folder: Path, out: Path) -> None:
             first.setdefault(line["policy"], run_of(line))
         beliefs |= {name: trace for name, trace in read_beliefs(out).items() if first[name] not in new}
         meta = {"runs": dict(sorted((read_meta(out)["runs"] | meta["runs"]).items()))}
-    out.mkdir(parents=True, exist_ok=True)
     for name, content in (("episodes.jsonl", episodes), ("curves.jsonl", lines)):
-        (out / name).write_text("".join(json.dumps(line) + "\n" for line in content))
-    (out / "task.json").write_text((folder / "task.json").read_text())
-    (out / "beliefs.json").write_text(json.dumps(beliefs, indent=1) + "\n")
-    (out / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
+        write_lines(out / name, content)
+    write_text(out / "task.json", (folder / "task.json").read_text(encoding="utf-8"))
+    write_json(out / "beliefs.json", beliefs)
+    write_json(out / "meta.json", meta)
 
 
 def run_of(line: Mapping[str, Any]) -> tuple[str, int]:
@@ -200,9 +250,9 @@ def check_same_log(about: Mapping[str, Any], out: Path) -> None:
     """Scores of policies that learned from different logs do not go into one table: `about` is what out/task.json says."""
     if not (out / "task.json").exists():
         return
-    now, before = json.loads(json.dumps(about)), json.loads((out / "task.json").read_text())
+    now, before = json.loads(json.dumps(about)), read_task(out)
     for one in (now, before):
-        one["log"].pop("card")  # where the log comes from; what is in it are the other numbers
+        one["log"].pop("card", None)  # where the log comes from; what is in it are the other numbers
     if now != before:
         rows = [f"{one['log']['rows']:,} rows" for one in (before, now)]
         raise ValueError(
@@ -258,12 +308,12 @@ def print_scores(summary: Mapping[str, Any], console: Console | None = None) -> 
     for title, (heading, *rows) in zip(titles, tables_of(summary), strict=False):
         dropped = () if console.width >= WIDE else (f"last {LATE} evaluations", "seeds")
         shown = [i for i, head in enumerate(heading) if head not in dropped]
-        table = Table(title=title, header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
+        table = Table(title=markup(title), header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
         for i in shown:
             head = heading[i].replace("published (D4RL)", "published")
             table.add_column(head, justify="right" if i else "left", no_wrap=bool(i))
         for row in rows:
-            table.add_row(*(row[i] for i in shown), style="bold" if row[0] == "APE-V" else None)
+            table.add_row(*(markup(row[i]) for i in shown), style="bold" if row[0] == "APE-V" else None)
         console.print(table)
     console.print(INTERVALS, style="dim")
 
@@ -275,13 +325,16 @@ def markdown(summary: Mapping[str, Any]) -> str:
 
 def fill_scores(page: Path, folder: Path) -> None:
     """Refresh the tables between `<!-- scores: FOLDER -->` and `<!-- /scores -->`."""
-    summary = json.loads((folder / "summary.json").read_text())
+    path = folder / "summary.json"
+    summary = read_json(path, fix=AGAIN)
     start, end = f"<!-- scores: {folder.as_posix()} -->", "<!-- /scores -->"
-    text = page.read_text()
+    text = read_page(page)
     if start not in text:
         raise ValueError(f"{page} has no line {start!r}. Fix: add it, and {end!r} after it.")
     before, _, rest = text.partition(start)
-    page.write_text(before + start + "\n" + markdown(summary) + end + rest.partition(end)[2])
+    with reading(path, AGAIN):
+        tables = markdown(summary)
+    write_text(page, before + start + "\n" + tables + end + rest.partition(end)[2])
 
 
 def _by_seed(lines: Sequence[Mapping[str, Any]]) -> list[list[float]]:

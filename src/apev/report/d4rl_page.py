@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from apev.data.scores import normalised
+from apev.files import reading, write_text
 from apev.report.charts import Series, bar_chart, line_chart, stacked_chart
 from apev.report.d4rl import INTERVALS, Curves, policy_table, read_runs, score_table, write_summary
-from apev.report.html import figure, html_table, made, section, whole_page
-from apev.report.tables import Rows, display_name
+from apev.report.html import escaped, figure, header, html_table, made, section, whole_page
+from apev.report.tables import AGAIN, Rows, display_name
 
 LEAD = (
     "How pessimistic should a robot be about what nobody has tried? APE-V trains agents from bold to careful at once, believes "
     "in all of them at first, and finds out while it walks whose expectations hold."
 )
+FILES = {"curves": "curves.jsonl", "members": "episodes.jsonl", "belief": "beliefs.json", "episode": "beliefs.json"}
 Draw = Callable[[int, str], str]  # (width, title) -> SVG
 
 
 def write_scores(folder: Path) -> dict[str, Any]:
     """Write summary.json, figures/*.svg and report.html of a folder of `apev reproduce d4rl`; returns the summary."""
     summary = write_summary(folder)
-    charts = score_charts(summary, read_runs(folder)[1])
-    target = folder / "figures"
-    target.mkdir(exist_ok=True)
+    curves = read_runs(folder)[1]
+    with reading(folder / "curves.jsonl", AGAIN):
+        charts = score_charts(summary, curves)
     for name, (heading, _, draw) in charts.items():
-        (target / f"{name}.svg").write_text(
-            draw(720, f"{summary['task']}: {heading[0].lower()}{heading[1:]}"), encoding="utf-8"
-        )
-    (folder / "report.html").write_text(render(summary, charts), encoding="utf-8")
+        with reading(folder / FILES[name], AGAIN):
+            svg = draw(720, f"{summary['task']}: {heading[0].lower()}{heading[1:]}")
+        write_text(folder / "figures" / f"{name}.svg", svg)
+    with reading(folder / "summary.json", AGAIN):
+        page = render(summary, charts)
+    write_text(folder / "report.html", page)
     return summary
 
 
@@ -104,7 +107,7 @@ def render(summary: Mapping[str, Any], charts: Mapping[str, tuple[str, str, Draw
         f"training, which nobody without a simulator could have picked. Published: the printed scores{published}. {INTERVALS}"
     )
     sections = [
-        f'<header><h1>{escape(summary["title"])}</h1><p class="lead">{LEAD}</p>{_headline(summary)}</header>',
+        header(summary["title"], LEAD, _headline(summary)),
         section("scores", "Scores", note, html_table(score_table(summary), hero="APE-V")),
         drawn.pop("curves", ""),
     ]
@@ -144,7 +147,8 @@ def _headline(summary: Mapping[str, Any]) -> str:
             low, high = line["last"]["ci95"]
             hero = ' class="hero"' if name == "ape-v" else ""
             items += (
-                f"<li{hero}><b>{line['last']['score']:.1f}</b>{display_name(name)}<br>95% interval {low:.1f} – {high:.1f}</li>"
+                f"<li{hero}><b>{line['last']['score']:.1f}</b>{escaped(display_name(name))}"
+                f"<br>95% interval {low:.1f} – {high:.1f}</li>"
             )
     return f'<ul class="headline">{items}</ul>' if items else ""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +12,27 @@ from PIL import Image
 
 from apev.envs.locked_doors import Room
 from apev.envs.render import filmstrip, render_room
+from apev.files import read_json, reading, whole
+from apev.report.tables import AGAIN, stored
 
 _FRAMES = 4
+MOST_CELLS, MOST_PIXELS = 100, 1024  # a side of a room, a side of its photograph
 
 
 def write_filmstrip(folder: str | Path, number: int = 0) -> Path | None:
     """Draw replay `number` of `replays.json` into figures/changes_its_mind.png; None when there is no such replay."""
     folder = Path(folder)
-    source = folder / "replays.json"
-    if not source.exists():
+    source = stored(folder, "replays.json")
+    if source is None:
         return None
-    stored = json.loads(source.read_text())
-    if number >= len(stored["replays"]):
-        return None
-    strip = draw(stored["replays"][number], stored["room"]["size"], stored["classes"])
+    told = read_json(source, fix=AGAIN)
+    with reading(source, AGAIN):
+        if number >= len(told["replays"]):
+            return None
+        strip = draw(told["replays"][number], told["room"]["size"], told["classes"])
     target = folder / "figures" / "changes_its_mind.png"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(strip).quantize(256).save(target, optimize=True)
+    with whole(target) as partial:
+        Image.fromarray(strip).quantize(256).save(partial, format="PNG", optimize=True)
     return target
 
 
@@ -39,10 +42,22 @@ def key_steps(steps: list[dict[str, Any]]) -> list[int]:
     return [0, *turns[: _FRAMES - 2], len(steps) - 1]
 
 
+def read_photo(picture: str) -> np.ndarray:
+    """A stored photograph [H, W, 3], a small PNG: a file of some bytes may tell of any size."""
+    try:
+        photo = Image.open(io.BytesIO(base64.b64decode(picture)), formats=["PNG"])
+    except Image.DecompressionBombError as error:
+        raise ValueError(str(error)) from error
+    if max(photo.size) > MOST_PIXELS:
+        raise ValueError(f"a photograph of {photo.size[0]} by {photo.size[1]} pixels")
+    return np.asarray(photo.convert("RGB"))
+
+
 def draw(replay: dict[str, Any], size: int, classes: list[str]) -> np.ndarray:
     """The strip as pixels [H, W, 3]."""
-    room, steps = Room(size), replay["steps"]
-    photo = np.asarray(Image.open(io.BytesIO(base64.b64decode(replay["picture"]))))
+    if not 3 <= size <= MOST_CELLS:
+        raise ValueError(f"a room of {size} cells a side cannot be drawn")
+    room, steps, photo = Room(size), replay["steps"], read_photo(replay["picture"])
     tried = np.zeros(4, dtype=bool)
     tried_at: list[np.ndarray] = []
     for before, step in zip([steps[0], *steps], steps, strict=False):

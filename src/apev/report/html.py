@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from apev.report.tables import Rows
+from apev.terminal import plain
 
 _MADE = {
     "command": "Command",
@@ -25,10 +26,18 @@ _MADE = {
 }
 
 
+def escaped(value: Any) -> str:
+    """Any stored value as text of a page or a chart, or as an attribute: what looks like a tag in it is shown, not obeyed.
+
+    The one way in. Characters that XML does not allow are written out, so that a chart stays a chart.
+    """
+    return escape(plain(str(value), lines=True))
+
+
 def whole_page(title: str, sections: Iterable[str], js: str = "") -> str:
     """A self-contained page; js: the name of its script in this package."""
     parts = {
-        "title": escape(title),
+        "title": escaped(title),
         "css": _asset("page.css"),
         "js": _asset(js) if js else "",
         "sections": "\n".join(sections),
@@ -37,23 +46,28 @@ def whole_page(title: str, sections: Iterable[str], js: str = "") -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
 
 
+def header(title: str, lead: str, ideas: str) -> str:
+    """The top of a page: its title, what is seen in a few sentences, and `ideas`, the numbers that matter, as HTML."""
+    return f'<header><h1>{escaped(title)}</h1><p class="lead">{escaped(lead)}</p>{ideas}</header>'
+
+
 def html_table(rows: Rows, wrap: bool = False, hero: str = "") -> str:
     """A table; wrap: its cells are sentences; hero: the name of the row that stands out."""
     heading, *body = rows
     style = ' style="white-space:normal;text-align:left"' if wrap else ""
-    head = "".join(f'<th scope="col"{style}>{escape(cell)}</th>' for cell in heading)
+    head = "".join(f'<th scope="col"{style}>{escaped(cell)}</th>' for cell in heading)
     lines = []
     for first, *cells in body:
-        tail = "".join(f"<td{style}>{escape(cell)}</td>" for cell in cells)
+        tail = "".join(f"<td{style}>{escaped(cell)}</td>" for cell in cells)
         mark = ' class="hero"' if hero and first == hero else ""
-        lines.append(f'<tr{mark}><th scope="row"{style}>{escape(first)}</th>{tail}</tr>')
+        lines.append(f'<tr{mark}><th scope="row"{style}>{escaped(first)}</th>{tail}</tr>')
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
 
 
 def section(name: str, heading: str, note: str, body: str) -> str:
-    """A card of the page."""
-    told = f'<p class="note">{note}</p>' if note else ""
-    return f'<section id="{name}"><h2>{heading}</h2>{told}{body}</section>'
+    """A card of the page; its heading and note are text, its body is HTML."""
+    told = f'<p class="note">{escaped(note)}</p>' if note else ""
+    return f'<section id="{escaped(name)}"><h2>{escaped(heading)}</h2>{told}{body}</section>'
 
 
 def figure(name: str, heading: str, note: str, draw: Callable[[int], str]) -> str:
@@ -65,7 +79,8 @@ def figure(name: str, heading: str, note: str, draw: Callable[[int], str]) -> st
 
 def left_out(name: str, heading: str, why: str) -> str:
     """A card that says why it is empty."""
-    return f'<section id="{name}" data-empty><h2>{heading}</h2><p class="note">{escape(why)}</p></section>'
+    note = f'<p class="note">{escaped(why)}</p>'
+    return f'<section id="{escaped(name)}" data-empty><h2>{escaped(heading)}</h2>{note}</section>'
 
 
 def made(meta: Mapping[str, Any]) -> str:
@@ -73,7 +88,7 @@ def made(meta: Mapping[str, Any]) -> str:
     if not meta:
         return left_out("made", "How it was made", "The folder does not say how it was made.")
     order = [k for k in _MADE if k in meta] + [k for k in meta if k not in _MADE]
-    rows = "".join(f"<dt>{escape(_MADE.get(k, k))}</dt><dd>{_made_value(k, meta[k])}</dd>" for k in order)
+    rows = "".join(f"<dt>{escaped(_MADE.get(k, k))}</dt><dd>{_made_value(k, meta[k])}</dd>" for k in order)
     return section("made", "How it was made", "", f'<dl class="made">{rows}</dl>')
 
 
@@ -86,15 +101,15 @@ def _made_value(key: str, value: Any) -> str:
     if value is None:
         return "unknown"
     if key in ("command", "commit"):
-        return f"<code>{escape(str(value))}</code>"
+        return f"<code>{escaped(value)}</code>"
     if key == "seconds":
         minutes, seconds = divmod(round(float(value)), 60)
         return f"{minutes:,} min {seconds} s" if minutes else f"{seconds} s"
     if isinstance(value, list | tuple):
-        return escape(", ".join(map(str, value)))
+        return escaped(", ".join(map(str, value)))
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return escape(value if isinstance(value, str) else json.dumps(value))
+    return escaped(value if isinstance(value, str) else json.dumps(value))
 
 
 def _asset(name: str) -> str:

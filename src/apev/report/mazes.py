@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from apev.report.html import embed, html_table, left_out, made, section, whole_page
+from apev.files import read_json, write_text
+from apev.report.html import embed, escaped, header, html_table, left_out, made, section, whole_page
 from apev.report.statistics import paired_difference, success_interval
-from apev.report.tables import Record, Results, Rows, markdown_rows, read_folder
+from apev.report.tables import AGAIN, Record, Results, Rows, markdown_rows, read_folder, read_page, stored
+from apev.terminal import markup
 
 NAMES = {
     "ape-v-best": "APE-V, our recipe",
@@ -108,8 +109,8 @@ def _success(rows: list[Record]) -> dict[str, Any]:
 
 def holds_mazes(folder: str | Path) -> bool:
     """Whether a results folder is one of the mazes'."""
-    path = Path(folder) / "summary.json"
-    return path.is_file() and '"mazes"' in path.read_text(encoding="utf-8")
+    path = stored(folder, "summary.json")
+    return path is not None and "mazes" in read_json(path, fix=AGAIN)
 
 
 HEADING = [
@@ -177,16 +178,17 @@ def print_mazes(summary: Mapping[str, Any], console: Console | None = None) -> N
         heading, *rows = table_rows(summary, ablation)
         shown = [i for i, name in enumerate(heading) if name != "confined"]
         if rows:
-            table = Table(title=title, header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
+            table = Table(title=markup(title), header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
             for i in shown:
                 table.add_column(
                     heading[i].replace(" ", "\n") if i else heading[i], justify="right" if i else "left", no_wrap=i > 0
                 )
             for row in rows:
-                table.add_row(*(row[i] for i in shown))
+                table.add_row(*(markup(row[i]) for i in shown))
             (console or Console()).print(table)
 
 
+FILES = {"ideas": "episodes.jsonl"}  # what a block is made of, where it is not the summary
 BLOCKS: dict[str, Callable[[Results], Rows]] = {
     "table": lambda results: table_rows(results.summary),
     "ideas": lambda results: idea_rows(results.episodes),
@@ -199,11 +201,16 @@ BLOCKS: dict[str, Callable[[Results], Rows]] = {
 def fill_mazes(page: str | Path, folder: str | Path) -> None:
     """Refresh the blocks `<!-- table: FOLDER -->` (or ideas, ablation, size, distance) of a Markdown page."""
     page, name = Path(page), Path(folder).as_posix()
-    results, text = read_folder(folder), page.read_text(encoding="utf-8")
+    results, text = read_folder(folder), read_page(page)
     pattern = re.compile(rf"(<!-- ({'|'.join(BLOCKS)}): {re.escape(name)} -->\n).*?(<!-- /\2 -->)", re.DOTALL)
     if not pattern.search(text):
         raise ValueError(f"{page} has no block of {name}. Fix: put the lines <!-- table: {name} --> and <!-- /table --> there.")
-    page.write_text(pattern.sub(lambda m: m[1] + markdown_rows(BLOCKS[m[2]](results)) + m[3], text), encoding="utf-8")
+
+    def fill(match: re.Match[str]) -> str:
+        with results.part(FILES.get(match[2], "summary.json")):
+            return match[1] + markdown_rows(BLOCKS[match[2]](results)) + match[3]
+
+    write_text(page, pattern.sub(fill, text))
 
 
 # ---------------------------------------------------------------------- the page
@@ -213,7 +220,19 @@ def write_mazes(folder: str | Path) -> Path:
     """Write report.html of a folder."""
     folder = Path(folder)
     results = read_folder(folder)
-    summary = results.summary
+    with results.part("episodes.jsonl"):
+        ideas = idea_rows(results.episodes)
+    with results.part("replays.json"):
+        replays = _replays(results.replays)
+    with results.part("summary.json"):
+        text = _page(results.summary, ideas, replays)
+    page = folder / "report.html"
+    write_text(page, text)
+    return page
+
+
+def _page(summary: Mapping[str, Any], ideas: Rows, replays: str) -> str:
+    """The page as a string."""
     title = str(summary["title"])
     known = summary["mazes"].get("known_tests")
     shared = (
@@ -231,7 +250,7 @@ def write_mazes(folder: str | Path) -> Path:
             "ideas",
             "What each idea brings",
             "A policy that has it less the same one without, in the same test levels.",
-            idea_rows(results.episodes),
+            ideas,
         ),
         (
             "ablation",
@@ -243,14 +262,12 @@ def write_mazes(folder: str | Path) -> Path:
         ("size", "By size of the maze", "", kind_rows(summary, "by_size")),
     )
     sections = [
-        f'<header><h1>{escape(title)}</h1><p class="lead">{LEAD}</p>{_headline(summary["policies"])}</header>',
-        _replays(results.replays),
+        header(title, LEAD, _headline(summary["policies"])),
+        replays,
         *(section(name, heading, note, html_table(rows)) for name, heading, note, rows in tables),
         made(summary.get("meta") or {}),
     ]
-    page = folder / "report.html"
-    page.write_text(whole_page(title, sections, "mazes.js"), encoding="utf-8")
-    return page
+    return whole_page(title, sections, "mazes.js")
 
 
 def _headline(policies: Mapping[str, Any]) -> str:
@@ -277,7 +294,7 @@ def _replays(data: Mapping[str, Any] | None) -> str:
     replays = (data or {}).get("replays") or []
     if not replays:
         return left_out("replay", "Watch it think", "This folder has no replays.")
-    options = "".join(f'<option value="{i}">{escape(_replay_name(i, r))}</option>' for i, r in enumerate(replays))
+    options = "".join(f'<option value="{i}">{escaped(_replay_name(i, r))}</option>' for i, r in enumerate(replays))
     return f"""<section id="replay" aria-labelledby="replay-title">
 <div class="replay-top"><div><h2 id="replay-title">Watch it think</h2>
 <p class="note">Mazes chosen because our recipe solves them and its networks alone do not, and one that it fails. The trail has

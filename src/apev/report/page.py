@@ -1,19 +1,20 @@
 """`report.html`: one self-contained page from a results folder, readable offline and by anyone.
 
-A section is a function from `Results` to a piece of HTML. A new experiment adds its function to `SECTIONS`.
+A section is a function from `Results` to a piece of HTML. A new experiment adds its function to `SECTIONS`, with the file of
+the folder that it tells of: whatever is wrong there is said of that file.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from apev.files import write_text
 from apev.report.charts import learning_curves, members_chart, policy_colour
-from apev.report.html import embed, figure, left_out, made, whole_page
+from apev.report.html import embed, escaped, figure, header, left_out, made, whole_page
 from apev.report.tables import Results, display_name, read_folder, success_by_members_correct, table_order
 
 # The page should stay small enough to mail around (3 MB); the charts and the style take less than the rest.
@@ -28,14 +29,17 @@ def write_report(folder: str | Path, out: str | Path = "report.html") -> Path:
     """Write the page of a results folder; a relative `out` is inside the folder."""
     results = read_folder(folder)
     path = results.folder / out
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(results), encoding="utf-8")
+    write_text(path, render(results))
     return path
 
 
 def render(results: Results) -> str:
     """The page as a string."""
-    return whole_page(_title(results), (section(results) for section in SECTIONS), "page.js")
+    drawn = []
+    for section, file in SECTIONS:
+        with results.part(file):
+            drawn.append(section(results))
+    return whole_page(_title(results), drawn, "page.js")
 
 
 def header_section(results: Results) -> str:
@@ -44,7 +48,7 @@ def header_section(results: Results) -> str:
     lead = str(results.summary.get("lead", LEAD))
     numbers = [_headline(name, policies[name]) for name in ("ape-v", "average") if name in policies]
     ideas = f'<ul class="headline">{"".join(numbers)}</ul>' if numbers else ""
-    return f'<header><h1>{escape(_title(results))}</h1><p class="lead">{escape(lead)}</p>{ideas}</header>'
+    return header(_title(results), lead, ideas)
 
 
 def replay_section(results: Results) -> str:
@@ -65,7 +69,7 @@ def replay_section(results: Results) -> str:
             break
         replays.append(replay | {"steps": steps})
     options = "".join(
-        f'<option value="{i}">{escape(_replay_name(i, replay, classes))}</option>' for i, replay in enumerate(replays)
+        f'<option value="{i}">{escaped(_replay_name(i, replay, classes))}</option>' for i, replay in enumerate(replays)
     )
     dropped = len(data["replays"]) - len(replays)
     note = f" {dropped} more are in replays.json." if dropped else ""
@@ -157,13 +161,13 @@ def made_section(results: Results) -> str:
     return made(results.summary.get("meta") or {})
 
 
-SECTIONS: tuple[Callable[[Results], str], ...] = (
-    header_section,
-    replay_section,
-    table_section,
-    curves_section,
-    members_section,
-    made_section,
+SECTIONS: tuple[tuple[Callable[[Results], str], str], ...] = (  # each with the file it is drawn from
+    (header_section, "summary.json"),
+    (replay_section, "replays.json"),
+    (table_section, "summary.json"),
+    (curves_section, "curves.jsonl"),
+    (members_section, "episodes.jsonl"),
+    (made_section, "summary.json"),
 )
 
 
@@ -175,7 +179,7 @@ def _headline(policy: str, numbers: Mapping[str, Any]) -> str:
     low, high = numbers["ci95"]
     hero = ' class="hero"' if policy == "ape-v" else ""
     return (
-        f"<li{hero}><b>{numbers['success']:.1%}</b>{escape(display_name(policy))} finds the way out"
+        f"<li{hero}><b>{numbers['success']:.1%}</b>{escaped(display_name(policy))} finds the way out"
         f"<br>95% interval {low:.1%} – {high:.1%}</li>"
     )
 
@@ -189,13 +193,13 @@ def _table_row(policy: str, p: Mapping[str, Any]) -> str:
         cells.append(f"{_cell(key, value, extra)}{'' if value is None else format(value, spec)}</td>")
     hero = ' class="hero"' if policy == "ape-v" else ""
     swatch = f'<span class="swatch" style="background:{policy_colour(policy)}"></span>'
-    name = f'<th scope="row">{swatch}{escape(display_name(policy))}</th>'
-    return f'<tr data-policy="{escape(policy)}"{hero}>{name}{"".join(cells)}</tr>'
+    name = f'<th scope="row">{swatch}{escaped(display_name(policy))}</th>'
+    return f'<tr data-policy="{escaped(policy)}"{hero}>{name}{"".join(cells)}</tr>'
 
 
 def _cell(field: str, value: Any, extra: str = "") -> str:
     attribute = f' class="{extra}"' if extra else ""
-    return f'<td data-field="{field}" data-value="{escape(json.dumps(value))}"{attribute}>'
+    return f'<td data-field="{field}" data-value="{escaped(json.dumps(value))}"{attribute}>'
 
 
 def _replay_name(index: int, replay: Mapping[str, Any], classes: list[str]) -> str:

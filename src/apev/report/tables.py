@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from apev.files import MOST_JSON, FileError, inside, parse_json, read_json, read_lines, reading, regular, write_text
 from apev.report.statistics import bootstrap_ci, paired_difference, success_interval
+from apev.terminal import markup, plain
 
+AGAIN = "make the folder again (`apev demo`, `apev reproduce`), or copy it again from where it was made"
+REMAKE = "delete it to have it remade from episodes.jsonl, or copy it again from where it was made"
 WIDE = 112  # characters a terminal needs for all columns of a table
 
 Record = Mapping[str, Any]
@@ -118,18 +123,20 @@ def print_table(summary: Record, console: Console | None = None) -> None:
     console = console or Console()
     columns = _columns(summary)
     shown = [i for i, column in enumerate(columns) if console.width >= WIDE or column not in ("stalled", "episodes")]
-    table = Table(title=str(summary.get("title", "")) or None, header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(
+        title=markup(str(summary.get("title", ""))) or None, header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0)
+    )
     table.add_column("policy")
     for i in shown:
         table.add_column(columns[i], justify="right", no_wrap=True)
     for policy, cells in _rows(summary):
-        table.add_row(display_name(policy), *(cells[i] for i in shown), style="bold" if policy == "ape-v" else None)
+        table.add_row(markup(display_name(policy)), *(cells[i] for i in shown), style="bold" if policy == "ape-v" else None)
     console.print(table)
 
 
 def print_returns(episodes: Iterable[Record], title: str = "", console: Console | None = None) -> None:
     """Print mean returns with bootstrap intervals: for worlds that know no success, only rewards."""
-    table = Table(title=title or None, header_style="bold")
+    table = Table(title=markup(title) or None, header_style="bold")
     table.add_column("policy")
     for column in ("mean return", "95% interval", "mean steps", "episodes"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -138,7 +145,7 @@ def print_returns(episodes: Iterable[Record], title: str = "", console: Console 
         low, high = bootstrap_ci([returns])
         steps = np.mean([r["length"] for r in rows])
         cells = [f"{returns.mean():.1f}", f"{low:.1f} – {high:.1f}", f"{steps:.1f}", f"{len(rows):,}"]
-        table.add_row(display_name(policy), *cells)
+        table.add_row(markup(display_name(policy)), *cells)
     (console or Console()).print(table)
 
 
@@ -151,19 +158,30 @@ def markdown_table(summary: Record) -> str:
 
 def markdown_rows(rows: Rows) -> str:
     """A table for a Markdown page: names to the left, numbers to the right."""
-    heading, *body = rows
+    heading, *body = [[markdown_cell(cell) for cell in row] for row in rows]
     lines = ["| " + " | ".join(heading) + " |", "|---|" + "--:|" * (len(heading) - 1)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in body]) + "\n"
+
+
+def markdown_cell(text: str) -> str:
+    """Text as a cell of a Markdown table, which it neither ends nor fills with tags."""
+    return re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", plain(text).replace("|", "\\|"))
 
 
 def fill_table(page: str | Path, folder: str | Path) -> None:
     """Put the table of a results folder between its markers, `<!-- table: FOLDER -->` and `<!-- /table -->`, in a page."""
     page, begin, end = Path(page), f"<!-- table: {Path(folder).as_posix()} -->\n", "<!-- /table -->"
-    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
+    before, found, rest = read_page(page).partition(begin)
     if not found or end not in rest:
         raise ValueError(f"{page} has no table of {folder}. Fix: put the lines {begin.strip()} and {end} where it belongs.")
     table = markdown_table(read_folder(folder).summary)
-    page.write_text(before + begin + table + rest[rest.index(end) :], encoding="utf-8")
+    write_text(page, before + begin + table + rest[rest.index(end) :])
+
+
+def read_page(page: Path) -> str:
+    """The text of a Markdown page."""
+    with reading(page, "name a Markdown page, as UTF-8 text"):
+        return regular(page).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -176,6 +194,10 @@ class Results:
     curves: list[dict[str, Any]]
     replays: dict[str, Any] | None
 
+    def part(self, name: str) -> AbstractContextManager[None]:
+        """Whatever is wrong with what a file of the folder tells, while it is drawn, is said of that file."""
+        return reading(stored(self.folder, name) or self.folder / name, AGAIN)
+
 
 def read_folder(folder: str | Path) -> Results:
     """Read a results folder. `summary.json` is remade from the episodes when only they are there."""
@@ -183,61 +205,95 @@ def read_folder(folder: str | Path) -> Results:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder; `apev demo --out {folder}` makes one")
     episodes = _read_optional(folder, "episodes.jsonl")
-    path = folder / "summary.json"
-    if path.is_file():
-        summary = _read_json(path)
-        if not isinstance(summary, dict) or not isinstance(summary.get("policies"), dict):
-            raise ValueError(f'{path} has no "policies"; delete it to have it remade from episodes.jsonl')
+    path = stored(folder, "summary.json")
+    if path is not None:
+        summary = read_json(path, fix=REMAKE)
+        if not isinstance(summary.get("policies"), dict):
+            raise FileError(path, 'has no "policies"', REMAKE)
+        with reading(path, REMAKE):
+            _check_table(summary)
     elif episodes:
-        summary = {"title": folder.resolve().name, "policies": summarise(episodes), "meta": {}}
+        with reading(stored(folder, "episodes.jsonl") or folder, AGAIN):
+            summary = {"title": folder.resolve().name, "policies": summarise(episodes), "meta": {}}
     else:
         raise FileNotFoundError(
             f"{folder} holds neither summary.json nor episodes.jsonl: not a results folder; "
             "`apev demo` and `apev reproduce` write one"
         )
-    replays = _read_json(folder / "replays.json") if (folder / "replays.json").is_file() else None
-    return Results(folder, summary, episodes, _read_optional(folder, "curves.jsonl"), replays)
+    replays = stored(folder, "replays.json")
+    return Results(
+        folder,
+        summary,
+        episodes,
+        _read_optional(folder, "curves.jsonl"),
+        None if replays is None else read_json(replays, fix=AGAIN),
+    )
+
+
+def _check_table(summary: Record) -> None:
+    """Make the table of a summary, so that one it cannot be made of is refused where it is read."""
+    if "mazes" in summary:
+        from apev.report.mazes import table_rows
+
+        table_rows(summary)
+        table_rows(summary, ablation=True)
+    else:
+        list(_rows(summary))
 
 
 def read_returns(folder: str | Path) -> list[dict[str, Any]]:
     """The episodes of a folder that `apev evaluate` wrote of a world without success, only rewards; else none."""
     folder = Path(folder)
-    if (folder / "summary.json").is_file():
+    if stored(folder, "summary.json") is not None:
         return []
     episodes = _read_optional(folder, "episodes.jsonl")
-    return episodes if any(row.get("success") is None for row in episodes) else []
+    if all(row.get("success") is not None for row in episodes):
+        return []
+    path = stored(folder, "episodes.jsonl") or folder
+    check_lines(path, episodes, {"policy": str, "return": NUMBER, "length": NUMBER})
+    return episodes
+
+
+NUMBER = (int, float)
+
+
+def check_lines(path: Path, lines: Iterable[Record], kinds: Mapping[str, type | tuple[type, ...]]) -> None:
+    """Each line of a file has these entries, each of its kind."""
+    for number, line in enumerate(lines, start=1):
+        for name, kind in kinds.items():
+            if not isinstance(line.get(name), kind):
+                raise FileError(path, f"line {number} says {name} {line.get(name)!r:.80}", AGAIN)
+
+
+def stored(folder: str | Path, name: str) -> Path | None:
+    """The file of this name in a results folder, or its packed form; None if there is neither."""
+    folder = Path(folder)
+    found = next((each for each in (name, f"{name}.gz") if (folder / each).is_file()), None)
+    return None if found is None else inside(folder, found)
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     """One dict a line, from a plain or gzipped (`.gz`) file."""
     path = Path(path)
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
-        return list(_parse(lines, path))
-
-
-def _parse(lines: Iterable[str], path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not JSON ({error.msg}); a cut-off last line can be deleted") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number}: expected an object, got {type(row).__name__}")
-        yield row
+    if path.suffix != ".gz":
+        return read_lines(path)
+    with reading(path, AGAIN), gzip.open(regular(path), "rb") as file:
+        text = file.read(MOST_JSON + 1)
+    if len(text) > MOST_JSON:
+        raise FileError(path, f"unpacks to more than {MOST_JSON:,} bytes", "check where it comes from")
+    lines = []
+    for number, line in enumerate(text.split(b"\n"), start=1):
+        if line.strip():
+            try:
+                lines.append(parse_json(line, path, fix=AGAIN))
+            except FileError as error:
+                raise FileError(path, f"line {number} {error.problem}", error.fix) from error
+    return lines
 
 
 def _read_optional(folder: Path, name: str) -> list[dict[str, Any]]:
-    found = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+    found = stored(folder, name)
     return read_jsonl(found) if found else []
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON (line {error.lineno}: {error.msg}); make it again") from None
 
 
 def _by_policy(episodes: Iterable[Record]) -> dict[str, list[Record]]:
@@ -250,7 +306,7 @@ def _by_policy(episodes: Iterable[Record]) -> dict[str, list[Record]]:
 def _success(rows: list[Record]) -> tuple[float, list[float]]:
     """Success rate and its 95% interval, from each seed's outcomes and photographs."""
     if any(r["success"] is None for r in rows):
-        raise ValueError("these episodes know no success, only returns: `apev evaluate` prints those.")
+        raise ValueError("these episodes know no success, only returns. Fix: `apev report` prints those.")
     by_seed: dict[int, list[Record]] = {}
     for row in rows:
         by_seed.setdefault(int(row["seed"]), []).append(row)

@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from apev.report.html import figure, html_table, made, section, whole_page
-from apev.report.tables import Rows
+from apev.files import FileError, read_json, reading, write_text
+from apev.report.html import figure, header, html_table, made, section, whole_page
+from apev.report.tables import Rows, markdown_cell, read_page, stored
 from apev.report.theory_charts import DRIVERS, KINDS, MEMBERS, chain_chart, city_map, surrogate_bars
+from apev.terminal import markup
 
 LEAD = (
     "A log leaves several explanations of the world open. Below, each statement of the theory stands beside the number that "
     "was measured for it, from exact computations in small worlds and from agents that learned those worlds from logs."
 )
+MADE = "name a folder that `apev reproduce theory` made, or make it again"
 WORLDS = {"chain": "Chain, n = 4", "city": "City", "doors": "Locked Doors, no photograph"}
 
 
 def read_theory(folder: str | Path) -> dict[str, Any]:
     """`summary.json` of a folder that `apev reproduce theory` wrote."""
-    path = Path(folder) / "summary.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there. Fix: `apev reproduce theory --out {folder}` makes it.")
-    summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    path = stored(folder, "summary.json")
+    if path is None:
+        missing = Path(folder) / "summary.json"
+        raise FileNotFoundError(f"{missing} is not there. Fix: `apev reproduce theory --out {folder}` makes it.")
+    summary: dict[str, Any] = read_json(path, fix=MADE)
     if "claims" not in summary:
-        raise ValueError(f"{path} holds no claims. Fix: name a folder that `apev reproduce theory` made.")
+        raise FileError(path, "holds no claims", MADE)
+    with reading(path, MADE):
+        claims_table(summary)  # what is printed before anything is drawn
     return summary
 
 
 def holds_claims(folder: str | Path) -> bool:
     """Whether a results folder is one of the theory's."""
-    path = Path(folder) / "summary.json"
-    return path.is_file() and '"claims"' in path.read_text(encoding="utf-8")
+    path = stored(folder, "summary.json")
+    return path is not None and "claims" in read_json(path)
 
 
 def print_claims(summary: Mapping[str, Any], console: Console | None = None) -> None:
@@ -46,10 +50,8 @@ def print_claims(summary: Mapping[str, Any], console: Console | None = None) -> 
     for name, ratio in (("claim", 5), ("expected", 3), ("measured", 4)):
         table.add_column(name, ratio=ratio)
     table.add_column("holds", justify="center", no_wrap=True)
-    for claim in summary["claims"]:
-        table.add_row(
-            claim["statement"], claim["expected"], claim["measured"], "[green]yes[/green]" if claim["holds"] else "[bold red]NO"
-        )
+    for *cells, holds in claims_table(summary)[1:]:
+        table.add_row(*map(markup, cells), "[green]yes[/green]" if holds == "yes" else "[bold red]NO")
     console = console or Console()
     console.print(table)
     failed = sum(not claim["holds"] for claim in summary["claims"])
@@ -60,16 +62,19 @@ def print_claims(summary: Mapping[str, Any], console: Console | None = None) -> 
 def write_theory(folder: str | Path) -> Path:
     """Write the figures and report.html of a folder; returns the page."""
     folder, summary = Path(folder), read_theory(folder)
-    figures = {
-        "city": city_map(summary["city"], title="Three ways through the city, as learned from logged drives"),
-        "chain": chain_chart(summary["chain"], title="Theorem 4.1: steps to the goal on the chain"),
-        "surrogate": surrogate_bars(summary["surrogate"], title="How well squared TD errors of exact values rank hypotheses"),
-    }
-    for name, svg in figures.items():
-        (folder / f"{name}.svg").write_text(svg + "\n", encoding="utf-8")
-    page = folder / "report.html"
-    page.write_text(render(summary), encoding="utf-8")
-    return page
+    with reading(folder / "summary.json", MADE):
+        drawn = {
+            "city.svg": city_map(summary["city"], title="Three ways through the city, as learned from logged drives") + "\n",
+            "chain.svg": chain_chart(summary["chain"], title="Theorem 4.1: steps to the goal on the chain") + "\n",
+            "surrogate.svg": surrogate_bars(
+                summary["surrogate"], title="How well squared TD errors of exact values rank hypotheses"
+            )
+            + "\n",
+            "report.html": render(summary),
+        }
+    for name, text in drawn.items():
+        write_text(folder / name, text)
+    return folder / "report.html"
 
 
 def render(summary: Mapping[str, Any]) -> str:
@@ -84,7 +89,7 @@ def render(summary: Mapping[str, Any]) -> str:
         f"<br>Bayes-optimal {city['adaptive']:.1f}</li></ul>"
     )
     sections = [
-        f'<header><h1>{escape(title)}</h1><p class="lead">{LEAD}</p>{headline}</header>',
+        header(title, LEAD, headline),
         figure(
             "city",
             "The city",
@@ -127,7 +132,8 @@ def render(summary: Mapping[str, Any]) -> str:
 
 def claims_table(summary: Mapping[str, Any]) -> Rows:
     """Every claim."""
-    rows = [[c["statement"], c["expected"], c["measured"], "yes" if c["holds"] else "NO"] for c in summary["claims"]]
+    told = ("statement", "expected", "measured")
+    rows = [[*(str(claim[name]) for name in told), "yes" if claim["holds"] else "NO"] for claim in summary["claims"]]
     return [["claim", "expected", "measured", "holds"], *rows]
 
 
@@ -219,7 +225,7 @@ def markdown_block(name: str, summary: Mapping[str, Any]) -> str:
     """One generated table of docs/theory.md."""
     if name not in TABLES:
         raise ValueError(f"there is no block {name!r}. Fix: one of {', '.join(TABLES)}.")
-    heading, *rows = [[cell.replace("|", "\\|") for cell in row] for row in TABLES[name](summary)]
+    heading, *rows = [[markdown_cell(cell) for cell in row] for row in TABLES[name](summary)]
     lines = [heading, ["---"] * len(heading), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -227,11 +233,13 @@ def markdown_block(name: str, summary: Mapping[str, Any]) -> str:
 def fill_blocks(page: str | Path, folder: str | Path) -> None:
     """Put the tables of a folder between their markers, `<!-- theory: NAME -->` and `<!-- /theory -->`, in a page."""
     page, summary = Path(page), read_theory(folder)
-    text = page.read_text(encoding="utf-8")
+    text = read_page(page)
     if not BLOCK.search(text):
         raise ValueError(f"{page} has no block. Fix: put <!-- theory: claims --> and <!-- /theory --> where one belongs.")
     fill = lambda match: f"<!-- theory: {match[1]} -->\n{markdown_block(match[1], summary)}<!-- /theory -->"  # noqa: E731
-    page.write_text(BLOCK.sub(fill, text), encoding="utf-8")
+    with reading(Path(folder) / "summary.json", MADE):
+        filled = BLOCK.sub(fill, text)
+    write_text(page, filled)
 
 
 def _setting(value: Any) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from itertools import pairwise
 from typing import Any
 
 from apev.report.charts import _svg
+from apev.report.html import escaped
 
 DRIVERS = {  # agent: what people call it, its colour, its lane (pixels to the right of the road's middle)
     "ape-v": ("Adaptive (APE-V)", "#e8590c", 7.0),
@@ -16,6 +16,7 @@ DRIVERS = {  # agent: what people call it, its colour, its lane (pixels to the r
     "average": ("Optimist (average)", "#1c7ed6", 0.0),
 }
 CELL = 47
+MOST_CELLS = 100  # a side: each is drawn
 ROAD = "#868e96"
 MARKED = (2, 4, 8, 16, 32, 64)  # n that have a tick and a dot
 
@@ -25,6 +26,8 @@ Point = tuple[float, float]
 def city_map(city: Mapping[str, Any], title: str = "", width: int = 720) -> str:
     """Two maps, an open and a blocked day, side by side or below each other, with the way each learned agent took."""
     plan, routes = city["map"], city["routes"]
+    if not 2 <= plan["width"] <= MOST_CELLS or not 2 <= plan["height"] <= MOST_CELLS:
+        raise ValueError(f"a map of {plan['width']} by {plan['height']} cells cannot be drawn")
     days = list(next(iter(routes.values())))
     size_x, size_y = plan["width"] * CELL, plan["height"] * CELL
     top, left, gap = (74 if title else 34), 18, 26
@@ -33,7 +36,7 @@ def city_map(city: Mapping[str, Any], title: str = "", width: int = 720) -> str:
     parts = []
     for i, day in enumerate(days):
         x, begin = left + i * apart, top + i * down
-        parts.append(f'<text x="{x}" y="{begin - 14}" font-size="14" font-weight="650">{escape(_day_name(day))}</text>')
+        parts.append(f'<text x="{x}" y="{begin - 14}" font-size="14" font-weight="650">{escaped(_day_name(day))}</text>')
         parts.append(f'<g transform="translate({x} {begin})">{_streets(plan, blocked=i == 1)}')
         for agent, (name, colour, lane) in reversed(DRIVERS.items()):
             parts.append(_route(plan, routes[agent][day], colour, lane, name))
@@ -44,8 +47,8 @@ def city_map(city: Mapping[str, Any], title: str = "", width: int = 720) -> str:
             told = f"{steps} steps" if way["arrived"] else f"not there after {steps} steps"
             weight = ' font-weight="650"' if agent == "ape-v" else ""
             parts.append(f'<path d="M{x} {y - 4.5}h24" stroke="{colour}" stroke-width="4.5" stroke-linecap="round"/>')
-            parts.append(f'<text x="{x + 34}" y="{y}"{weight}>{escape(name)}</text>')
-            parts.append(f'<text x="{x + size_x - 4}" y="{y}" text-anchor="end"{weight}>{escape(told)}</text>')
+            parts.append(f'<text x="{x + 34}" y="{y}"{weight}>{escaped(name)}</text>')
+            parts.append(f'<text x="{x + size_x - 4}" y="{y}" text-anchor="end"{weight}>{escaped(told)}</text>')
     return _svg(total, height, title, "".join(parts), "three ways through the city")
 
 
@@ -108,7 +111,7 @@ def _route(plan: Mapping[str, Any], way: Mapping[str, Any], colour: str, lane: f
         )
     note = f"{name}: {len(cells) - 1} steps" + ("" if way["arrived"] else ", and not there")
     return (
-        f'<g><title>{escape(note)}</title><path d="M{path}" fill="none" stroke="{colour}" stroke-width="4.2" '
+        f'<g><title>{escaped(note)}</title><path d="M{path}" fill="none" stroke="{colour}" stroke-width="4.2" '
         f'stroke-linejoin="round" stroke-linecap="round"/>{end}</g>'
     )
 
@@ -165,7 +168,7 @@ def chain_chart(rows: Sequence[Mapping[str, float]], width: int = 720, title: st
         x, y = 16 + (i % across) * 310, (52 if title else 22) + 21 * (i // across)
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
         parts.append(f'<path d="M{x} {y - 4}h26" stroke="{colour}" stroke-width="3"{dashes}/>')
-        parts.append(f'<text x="{x + 34}" y="{y}">{escape(label)}</text>')
+        parts.append(f'<text x="{x + 34}" y="{y}">{escaped(label)}</text>')
         path = "L".join(f"{px(row['n']):.1f} {py(-row[key]):.1f}" for row in rows)
         thick = 3 if key in ("adaptive", "markov") else 2
         parts.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="{thick}"{dashes}/>')
@@ -174,7 +177,7 @@ def chain_chart(rows: Sequence[Mapping[str, float]], width: int = 720, title: st
                 note = f"n = {row['n']:.0f}: {-row[key]:,.1f} steps"
                 parts.append(
                     f'<circle class="dot" cx="{px(row["n"]):.1f}" cy="{py(-row[key]):.1f}" r="3.2" fill="{colour}">'
-                    f"<title>{note}</title></circle>"
+                    f"<title>{escaped(note)}</title></circle>"
                 )
     middle = (left + width - right) / 2
     parts.append(
@@ -206,18 +209,18 @@ def surrogate_bars(rows: Sequence[Mapping[str, Any]], width: int = 720, title: s
     scale = width - left - right
     begin = y - 6
     for kind, heading in KINDS.items():
-        parts.append(f'<text x="16" y="{y + 6}" font-weight="650">{escape(heading)}</text>')
+        parts.append(f'<text x="16" y="{y + 6}" font-weight="650">{escaped(heading)}</text>')
         y += 16
         for row in (r for m in MEMBERS for r in rows if r["kind"] == kind and r["members"] == m):
             value, label = row["pairs_right"], MEMBERS[row["members"]]
             if narrow:
-                parts.append(f'<text class="soft" x="{left}" y="{y + 14}" font-size="12">{escape(label)}</text>')
+                parts.append(f'<text class="soft" x="{left}" y="{y + 14}" font-size="12">{escaped(label)}</text>')
             else:
-                parts.append(f'<text class="soft" x="{left - 10}" y="{y + 16}" text-anchor="end">{escape(label)}</text>')
+                parts.append(f'<text class="soft" x="{left - 10}" y="{y + 16}" text-anchor="end">{escaped(label)}</text>')
             bar = y + (20 if narrow else 3)
             note = f"{heading}, {label}: {value:.3f} of the pairs right, {row['pairs_tied']:.3f} tied, {row['steps']} steps"
             parts.append(
-                f'<g><title>{escape(note)}</title><rect x="{left}" y="{bar}" width="{value * scale:.1f}" height="18" rx="3" '
+                f'<g><title>{escaped(note)}</title><rect x="{left}" y="{bar}" width="{value * scale:.1f}" height="18" rx="3" '
                 f'fill="{colours[row["members"]]}" fill-opacity=".82"/>'
                 f'<text x="{width - 14}" y="{bar + 14}" text-anchor="end">{value:.1%}</text></g>'
             )

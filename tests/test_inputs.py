@@ -1,0 +1,144 @@
+"""What a running environment sends: whatever is not a finite number is refused, and a refused step changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from apev.agents import APEV, DQN, APEVConfig, DQNConfig
+from apev.agents.apev_sac import APEVSAC, APEVSACConfig
+from apev.data.batch import Layout
+from apev.policy import Policy
+
+K = 3
+VECTOR = Layout((("observation", 2),), None, None, 4, bare=True)
+BOX = Layout((("observation", 2),), None, None, 0, bare=True, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
+NAN, FAR = float("nan"), 3e38
+
+
+def deployed(continuous: bool = False, envs: int = K) -> Policy:
+    agent = (
+        APEVSAC(BOX, APEVSACConfig(critics=4, hidden=(8,))) if continuous else APEV(VECTOR, APEVConfig(members=K, hidden=(8,)))
+    )
+    policy = Policy(agent)
+    policy.reset(num_envs=envs)
+    policy.act(np.ones((envs, 2), np.float32))
+    return policy
+
+
+def step(envs: int = K, **changed: Any) -> dict[str, Any]:
+    sound = {"reward": np.ones(envs), "next_obs": np.zeros((envs, 2), np.float32), "terminated": np.zeros(envs, bool)}
+    return sound | changed
+
+
+def one(value: float, shape: tuple[int, ...] = (K, 2)) -> np.ndarray:
+    array = np.zeros(shape, np.float32)
+    array[1] = value
+    return array
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "next_obs NaN": {"next_obs": one(NAN)},
+    "next_obs far": {"next_obs": one(FAR)},
+    "next_obs infinite": {"next_obs": one(np.inf)},
+    "reward NaN": {"reward": one(NAN, (K,))},
+    "reward far": {"reward": one(FAR, (K,))},
+    "reward of one column": {"reward": np.ones((K, 1))},
+    "reward of words": {"reward": np.array(["a"] * K)},
+    "terminated NaN": {"terminated": one(NAN, (K,))},
+    "terminated a half": {"terminated": one(0.5, (K,))},
+    "terminated of one column": {"terminated": np.zeros((K, 1), bool)},
+    "active too short": {"active": np.ones(K - 1, bool)},
+    "active NaN": {"active": one(NAN, (K,))},
+}
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_step_leaves_the_belief_as_it_was(name: str, continuous: bool) -> None:
+    policy = deployed(continuous)
+    before = policy.belief.copy()
+    with pytest.raises(ValueError, match=name.split()[0]):
+        policy.observe(**step(**REFUSED[name]))
+    np.testing.assert_array_equal(policy.belief, before)
+    policy.observe(**step())  # the step can still be told rightly
+    assert np.isfinite(policy.belief).all()
+
+
+@pytest.mark.parametrize(
+    ("continuous", "action"),
+    [
+        (True, one(NAN)),
+        (True, one(FAR)),
+        (True, np.zeros((K, 3))),
+        (False, [0, NAN, 1]),
+        (False, [0, 4, 1]),
+        (False, [0, 0.5, 1]),
+    ],
+)
+def test_an_executed_action_is_checked_too(continuous: bool, action: Any) -> None:
+    policy = deployed(continuous)
+    before = policy.belief.copy()
+    with pytest.raises(ValueError, match="action"):
+        policy.observe(**step(action=action))
+    np.testing.assert_array_equal(policy.belief, before)
+
+
+@pytest.mark.parametrize("value", [NAN, np.inf, FAR])
+def test_act_refuses_a_broken_reading(value: float) -> None:
+    policy = deployed()
+    with pytest.raises(ValueError, match="the observation holds"):
+        policy.act(one(value))
+
+
+def test_rows_that_are_not_active_may_hold_anything() -> None:
+    told, quiet = deployed(), deployed()
+    active = np.array([True, False, True])
+    broken = step(reward=one(NAN, (K,)), next_obs=one(NAN), terminated=one(NAN, (K,)), action=[0, NAN, 1], active=active)
+    told.observe(**broken)
+    quiet.observe(**step(reward=one(0, (K,)), action=[0, 0, 1], active=active))
+    np.testing.assert_array_equal(told.belief, quiet.belief)
+    np.testing.assert_allclose(told.belief[1], 1 / K)
+
+
+def test_a_step_counts_once() -> None:
+    policy = deployed()
+    policy.observe(**step())
+    once = policy.belief.copy()
+    with pytest.raises(RuntimeError, match="counted already"):
+        policy.observe(**step())
+    np.testing.assert_array_equal(policy.belief, once)
+
+
+def test_a_step_of_an_episode_that_is_over_does_not_count() -> None:
+    policy = deployed()
+    policy.reset(np.array([False, True, False]))
+    policy.observe(**step(reward=np.full(K, 5.0)))
+    np.testing.assert_allclose(policy.belief[1], 1 / K)
+    assert abs(policy.belief[0] - 1 / K).max() > 1e-3
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_mask_has_one_entry_an_environment(keep: bool) -> None:
+    policy = deployed()
+    for mask in (np.ones(K - 1, bool), np.ones((K, 1), bool), [NAN] * K):
+        with pytest.raises(ValueError, match="mask"):
+            policy.reset(mask, keep_belief=keep)
+
+
+def test_there_is_at_least_one_environment() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        deployed().reset(num_envs=0)
+
+
+def test_a_single_environment_takes_plain_numbers() -> None:
+    policy = Policy(DQN(VECTOR, DQNConfig(members=2, hidden=(8,))))
+    policy.reset()
+    policy.act(np.zeros(2))
+    policy.observe(np.float32(1.0), np.zeros(2), np.bool_(False), action=torch.tensor(1))
+    assert policy.belief.shape == (2,)
+    policy.act(np.zeros(2))
+    policy.observe(1, np.zeros(2), 0)
