@@ -24,13 +24,13 @@ import torch
 import tyro
 from rich.console import Console
 
-from apev.agents import REGISTRY
+from apev.agents import AGENTS
 from apev.data import Dataset, Layout, Sampler
 from apev.envs.make import make
 from apev.experiments.provenance import provenance
+from apev.loop import set_lr
 from apev.machine import Machine
 from apev.policy import Policy
-from apev.train import set_lr
 
 Algorithm = Literal["bc", "sac-n", "cql", "iql"]
 OUTCOME = {True: "within noise", False: "differs"}
@@ -77,7 +77,7 @@ def returns_of(act: Any, options: Options) -> list[float]:
 
 
 def ours(name: Algorithm, data: Dataset, seed: int, options: Options) -> list[float]:
-    kind, config = REGISTRY["sac" if name == "sac-n" else name]
+    kind, config = AGENTS["sac" if name == "sac-n" else name]
     settings: dict[str, Any] = {"hidden": options.hidden} | ({"critics": options.critics} if name == "sac-n" else {})
     agent = kind.for_data(data, replace(config(), **settings), seed=seed)
     sampler = Sampler(data, batch_size=options.batch_size, seed=seed)

@@ -22,10 +22,11 @@ import torch
 from rich.console import Console
 
 import apev
-from apev.agents import REGISTRY, Agent
+from apev.agents import AGENTS, Agent
 from apev.data import Dataset, Layout, Sampler
+from apev.loop import Schedule
+from apev.loop import run as train
 from apev.policy import Policy
-from apev.train import Schedule, train
 
 KINDS = ("vector", "picture", "dict")
 ACTIONS = 3
@@ -80,14 +81,14 @@ def continuous_puzzle(imitates: bool) -> Dataset:
 
 
 def config_of(name: str, settings: dict[str, Any], kind: str) -> Any:
-    config = REGISTRY[name][1]
+    config = AGENTS[name][1]
     small = SMALL_CONTINUOUS if kind == "continuous" else SMALL
     return config(**(small | settings))
 
 
 def build(name: str, settings: dict[str, Any], data: Dataset, seed: int = 0) -> Any:
     kind = "vector" if data.discrete else "continuous"
-    return REGISTRY[name][0].for_data(data, config_of(name, settings, kind), seed=seed)
+    return AGENTS[name][0].for_data(data, config_of(name, settings, kind), seed=seed)
 
 
 def sampler_of(data: Dataset) -> Sampler:
@@ -126,7 +127,7 @@ def kill(agent: Agent, update: int) -> list[dict[str, Any]]:
 
 
 class AgentContract:
-    """The battery; `agent` is a name in REGISTRY, `settings` are fields of its configuration."""
+    """The battery; `agent` is a name in AGENTS, `settings` are fields of its configuration."""
 
     agent: ClassVar[str]
     settings: ClassVar[dict[str, Any]] = {}
@@ -147,7 +148,7 @@ class AgentContract:
         assert np.isfinite(losses).all()
         context = np.arange(CONTEXTS)
         obs = observation(kind, context)
-        actions = Policy(agent, False).act(obs)
+        actions = Policy(agent, "uniform").act(obs)
         if kind == "continuous":
             assert np.sqrt(((actions - answer(obs)) ** 2).mean()) < 0.35  # a random action is 1.3 away
             return
@@ -220,16 +221,16 @@ class AgentContract:
     def test_the_belief_follows_the_evidence_or_stays_frozen(self, kind: str) -> None:
         agent = self.trained(kind)
         obs, K = observation(kind, np.arange(6)), agent.members
-        _, beliefs = play(Policy(agent, True), obs)
+        _, beliefs = play(Policy(agent, "bayes"), obs)
         np.testing.assert_allclose(np.sum(beliefs, axis=-1), 1, rtol=1e-5)
         if K > 1:
             assert not np.allclose(beliefs[-1], 1 / K)
-        frozen: dict[Any, np.ndarray] = {False: np.full(K, 1 / K), K - 1: np.eye(K)[K - 1]}
+        frozen: dict[Any, np.ndarray] = {"uniform": np.full(K, 1 / K), f"member:{K - 1}": np.eye(K)[K - 1]}
         frozen[tuple(np.arange(1, K + 1) / 2)] = np.arange(1, K + 1) / np.arange(1, K + 1).sum()
         for adapt, expected in frozen.items():
             for belief in play(Policy(agent, adapt), obs)[1]:
                 np.testing.assert_allclose(belief, np.tile(expected, (6, 1)), atol=1e-6)
-        _, beliefs = play(Policy(agent, "member"), obs)
+        _, beliefs = play(Policy(agent, "random-member"), obs)
         np.testing.assert_array_equal(beliefs[0], beliefs[-1])
         np.testing.assert_allclose(beliefs[0].max(1), 1)
 
@@ -270,7 +271,7 @@ class AgentContract:
         wide = replace(good.obs, vector=torch.zeros(6, 9))
         with pytest.raises(ValueError, match=r"vector.*9|width 9"):
             build(self.agent, self.settings, puzzle(kind)).update(replace(good, obs=wide, next_obs=wide))
-        fresh = REGISTRY[self.agent][0](Layout.of(puzzle(kind)), config_of(self.agent, self.settings, kind))
+        fresh = AGENTS[self.agent][0](Layout.of(puzzle(kind)), config_of(self.agent, self.settings, kind))
         if kind == "continuous":
             with pytest.raises(ValueError, match=r"actions have shape \(7,\)"):
                 fresh.update(replace(good, action=torch.zeros(6, 7)))

@@ -11,7 +11,7 @@ from agent_contract import KINDS, AgentContract, build, puzzle, sampler_of
 from torch import Tensor
 
 from apev import belief as beliefs
-from apev.agents import APEV, C51, DQN, LCB, REGISTRY, APEVConfig, DQNConfig, LCBConfig
+from apev.agents import AGENTS, APEV, C51, DQN, LCB, APEVConfig, DQNConfig, LCBConfig
 from apev.data import Batch, Layout, Observations
 from apev.networks import QEnsemble
 
@@ -75,8 +75,8 @@ class TestDiscreteIQL(AgentContract):
 
 def test_every_agent_of_discrete_actions_keeps_the_contract() -> None:
     kept = {contract.agent for contract in AgentContract.__subclasses__() if hasattr(contract, "agent")}
-    kept -= {name for name, (kind, _) in REGISTRY.items() if issubclass(kind, C51)}  # theirs are in test_c51.py
-    due = {name for name, (kind, _) in REGISTRY.items() if issubclass(kind, DQN) and not issubclass(kind, C51)}
+    kept -= {name for name, (kind, _) in AGENTS.items() if issubclass(kind, C51)}  # theirs are in test_c51.py
+    due = {name for name, (kind, _) in AGENTS.items() if issubclass(kind, DQN) and not issubclass(kind, C51)}
     assert kept == due
 
 
@@ -214,7 +214,7 @@ def test_sampled_actions_follow_the_softmax_and_come_from_the_agents_generator()
 )
 @pytest.mark.parametrize("name", ["ape-v", "dqn", "lcb"])
 def test_impossible_settings_are_refused(name: str, settings: dict[str, Any], message: str) -> None:
-    kind, config = REGISTRY[name]
+    kind, config = AGENTS[name]
     with pytest.raises(ValueError, match=message):
         kind(LAYOUT, config(**settings))
 

@@ -15,9 +15,9 @@ from apev.data.prioritised import PrioritisedSampler
 from apev.data.returns import logged_returns
 from apev.envs.maze_data import log_mazes, make_mazes
 from apev.envs.maze_env import BatchedMaze
-from apev.evaluate import rollout
 from apev.networks import CategoricalEnsemble, impala_encoder
 from apev.policy import Policy
+from apev.rollout import rollout
 
 MAZES = [maze for maze in make_mazes(0, 40, "easy") if maze.size <= 5][:4]
 LOG = log_mazes(MAZES, "simple")
@@ -248,7 +248,7 @@ def test_a_tiny_log_is_learned(kind, depth):
         metrics = agent.update(sampler.sample())
     if depth != 1:  # one step at a time takes too long for a test; that it runs and is finite is checked
         env = BatchedMaze(MAZES[:1], copies=2)
-        assert rollout(Policy(agent, False), env).success.all()
+        assert rollout(Policy(agent, "uniform"), env).success.all()
     assert all(bool(torch.isfinite(value)) for value in metrics.values())
 
 

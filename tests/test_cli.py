@@ -19,8 +19,9 @@ from rich.console import Console
 
 import apev
 from apev import progress
-from apev.agents import APEVConfig, DQNConfig, registered
-from apev.cli import main, parse_adapt, parse_settings
+from apev.agents import APEVConfig, DQNConfig, find
+from apev.cli import main
+from apev.commands.train import parse_settings
 from apev.data import Dataset
 from apev.terminal import quiet_pipes
 
@@ -98,7 +99,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
                 "--eval-every",
                 "--checkpoint-every",
                 "--set",
-                "--seed",
+                "--seeds",
                 "--resume",
                 "--device",
                 "--threads",
@@ -107,8 +108,21 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
                 "lcb",
             ],
         ),
-        ("evaluate", ["--env", "--episodes", "--adapt", "--seed", "member-step", "uniform", "--device", "--threads"]),
-        ("report", ["FOLDER", "summary.json"]),
+        (
+            "evaluate",
+            [
+                "--env",
+                "--episodes",
+                "--adapt",
+                "--seed",
+                "random-member-step",
+                "uniform",
+                "--remember",
+                "--device",
+                "--threads",
+            ],
+        ),
+        ("report", ["FOLDER", "apev train"]),
         ("reproduce", ["locked-doors", "locked-doors-ablation"]),
         ("reproduce locked-doors", ["--scale", "smoke", "cpu", "paper", "--out", "--images", "--seeds", "--resume"]),
         ("reproduce locked-doors-ablation", ["--out", "--seeds", "--updates", "--train-images", "--resume"]),
@@ -131,7 +145,6 @@ def test_help_mentions_every_option(capsys: pytest.CaptureFixture[str], command:
         (["fly"], "fly"),
         (["train", "--data", "nowhere.npz"], "nowhere.npz"),
         (["train", "--data", "log.csv"], "npz"),
-        (["train", "--agent", "dreamer"], "dreamer"),
         (["train", "--data", "log.npz", "--updates", "many"], "many"),
         (["train", "--colour", "red"], "--colour"),
         (["evaluate", "nowhere", "--env", "CartPole-v1"], "no folder nowhere.*Fix"),
@@ -243,18 +256,11 @@ def test_an_agent_for_other_actions_is_refused(capsys: pytest.CaptureFixture[str
     code, _, err = call(capsys, "train", "--data", log, "--out", run, "--agent", "dqn")
     assert code == 2
     assert_mentions(
-        err, "dqn does not learn from continuous actions.*Fix: pick one of ape-v, sac-n, sac, edac, rem, cql, iql, bc"
+        err, "dqn does not learn from continuous actions.*Fix: pick one of ape-v, sac, sac-n, edac, rem, cql, iql, bc"
     )
 
 
 # ---------------------------------------------------------------------- parsing
-
-
-def test_words_of_adapt() -> None:
-    words = ["true", "uniform", "False", "3", "commit", "member", "member-step"]
-    assert [parse_adapt(word) for word in words] == [True, False, False, 3, "commit", "member", "member-step"]
-    with pytest.raises(ValueError, match="'maybe': use true, uniform"):
-        parse_adapt("maybe")
 
 
 def test_settings_take_the_type_of_their_field() -> None:
@@ -268,10 +274,10 @@ def test_settings_take_the_type_of_their_field() -> None:
 # ---------------------------------------------------------------------- a log of one's own
 
 
-def test_train_leaves_a_run_folder_and_a_policy(trained: Path) -> None:
+def test_train_leaves_a_run_folder_and_a_policy(trained: Path, cartpole: Path) -> None:
     assert {p.name for p in trained.iterdir()} >= {"config.json", "metrics.jsonl", "curves.jsonl", "checkpoints", "policy"}
     config = json.loads((trained / "config.json").read_text())
-    assert (config["agent"], config["data"], config["seed"]) == ("ape-v", "cartpole.npz", 0)
+    assert (config["agent"], config["data_digest"], config["seed"]) == ("ape-v", Dataset.load(cartpole).digest, 0)
     assert config["agent_config"]["hidden"] == [16, 16]
     curves = [json.loads(line) for line in (trained / "curves.jsonl").read_text().splitlines()]
     assert [line["update"] for line in curves] == [30, 60]
@@ -299,25 +305,34 @@ def test_every_agent_trains(capsys: pytest.CaptureFixture[str], cartpole: Path, 
     code, _, err = call(capsys, *train_words(cartpole, tmp_path / agent, "--agent", agent, "--held-out", "0"))
     assert code == 0, err
     stored = json.loads((tmp_path / agent / "policy/policy.json").read_text())["agent"]
-    assert stored == registered(agent, discrete=True)
+    assert stored == find(agent, discrete=True).stored
 
 
 def test_evaluate_keeps_one_record_an_episode_for_each_behaviour(capsys: pytest.CaptureFixture[str], trained: Path) -> None:
-    words = ["true", "uniform", "1", "commit", "member", "member-step"]
+    words = ["bayes", "uniform", "member:1", "commit", "random-member", "random-member-step"]
     code, out, err = call(
         capsys, "evaluate", str(trained), "--env", "CartPole-v1", "--episodes", "4", "--threads", "1", "--adapt", *words
     )
     assert code == 0, err
     records = [json.loads(line) for line in (trained / "episodes.jsonl").read_text().splitlines()]
-    assert len(records) == 4 * len(words)
-    assert {record["policy"] for record in records} == {f"belief: {word}" for word in words}
+    assert len(records) == 4 * len(words) + 1  # and what the log returned
+    assert records.pop()["policy"] == "the log"
+    assert {record["policy"] for record in records} == {
+        "adaptive",
+        "average",
+        "member 1",
+        "adaptive, committed",
+        "random-member",
+        "random-member-step",
+    }
     for record in records:
         assert record["return"] == record["length"] > 0  # CartPole pays 1 a step
         assert set(record) >= {"policy", "seed", "episode", "return", "success", "length", "members_correct", "stalled"}
-    assert "belief: member-step" in out
+    assert "random-member-step" in out
     code, again, err = call(capsys, "report", str(trained))
     assert code == 0, err
-    assert again.split("policy", 1)[1] == out.split("policy", 1)[1]  # the same table under another title
+    assert all(name in again for name in ("adaptive", "average", "member 1", "the log"))
+    assert (trained / "report.html").exists()
 
 
 def test_evaluate_knows_the_environment_of_the_log(capsys: pytest.CaptureFixture[str], tmp_path: Path, trained: Path) -> None:
@@ -338,8 +353,8 @@ def test_evaluate_knows_the_environment_of_the_log(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--adapt", "maybe"], "'maybe': use true"),
-        (["--adapt", "7"], "adapt=7 names no member"),
+        (["--adapt", "maybe"], "'maybe': use one of bayes"),
+        (["--adapt", "member:7"], "'member:7' names no member"),
         (["--env", "NoSuchEnv-v0"], "NoSuchEnv"),
         (["--env", "MountainCar-v0"], "width 2.*training data had 4"),
         (["--episodes", "0"], "episodes|num_envs"),
@@ -385,14 +400,14 @@ def test_a_log_of_continuous_actions_trains_and_evaluates(tmp_path: Path, agent:
     assert agent != "sac-n" or stored["config"]["critics"] == 10
     assert json.loads((tmp_path / "run/config.json").read_text())["batch_size"] == 256
     main(["evaluate", str(tmp_path / "run"), "--env", "Pendulum-v1", "--episodes", "2"])
-    behaviours = 2 if agent == "ape-v" else 1  # one member: there is no belief to freeze
-    assert len((tmp_path / "run/episodes.jsonl").read_text().splitlines()) == 2 * behaviours
+    rows = 2 + apev.load(tmp_path / "run").members if agent == "ape-v" else 1  # one member: there is no belief to freeze
+    assert len((tmp_path / "run/episodes.jsonl").read_text().splitlines()) == 2 * rows + 1
 
 
 def test_few_updates_of_continuous_actions_are_called_a_first_look(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apev.cli.FIRST_LOOK", 2)
+    monkeypatch.setattr("apev.api.FIRST_LOOK", 2)
     rows = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
     ends = np.arange(20) % 5 == 4
     log = {"observations": rows, "actions": rows[:, :1], "rewards": rows[:, 1], "terminated": ends, "truncated": ~ends & False}

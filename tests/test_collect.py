@@ -13,10 +13,10 @@ import torch
 
 from apev.agents import SACConfig
 from apev.cli import main
-from apev.collect.command import by_luck, digest, medium_step
 from apev.collect.online import OnlineConfig, OnlineSAC
 from apev.collect.record import record
 from apev.collect.replay import Replay
+from apev.commands.collect import by_luck, digest, medium_step
 from apev.data import Dataset
 from apev.data.batch import Layout
 from apev.envs.make import make

@@ -12,7 +12,7 @@ from by_hand import PLAIN, linear, one_state, step
 from apev.agents import BC, CQL, EDAC, IQL, REM, BCConfig, CQLConfig, EDACConfig, IQLConfig, REMConfig
 from apev.agents.bc import GaussianActor
 from apev.data import Dataset, Layout
-from apev.train import set_lr
+from apev.loop import set_lr
 
 # log N(.5; .25, .5), half a deviation from the middle
 LOG_LIKELIHOOD = -0.5 * 0.5**2 - math.log(0.5) - 0.5 * math.log(2 * math.pi)

@@ -18,7 +18,7 @@ from apev.agents import (
     DiscreteIQLConfig,
     DiscreteREM,
     DiscreteREMConfig,
-    registered,
+    find,
 )
 from apev.agents.dqn import DQN
 
@@ -96,11 +96,11 @@ def test_iql_acts_on_its_policy_not_on_its_critics() -> None:
 
 
 def test_the_log_decides_which_version_is_trained() -> None:
-    assert registered("iql", discrete=True) == "discrete-iql"
-    assert registered("iql", discrete=False) == "iql"
-    assert registered("ape-v", discrete=False) == "ape-v-sac"
+    assert find("iql", discrete=True).stored == "discrete-iql"
+    assert find("iql", discrete=False).stored == "iql"
+    assert find("ape-v", discrete=False).stored == "ape-v-sac"
     with pytest.raises(ValueError, match=r"edac does not learn from discrete actions.*Fix: pick one of ape-v, dqn"):
-        registered("edac", discrete=True)
+        find("edac", discrete=True)
 
 
 def test_impossible_settings_are_refused() -> None:

@@ -25,7 +25,7 @@ from apev.envs.locked_doors import MOVES
 from apev.experiments import ablation, locked_doors, provenance
 from apev.experiments.door_episodes import TestEpisodes, oracle_rollout
 from apev.experiments.locked_doors import Recipe, build_agent, limited, member_doors
-from apev.train import Schedule
+from apev.loop import Schedule
 
 IMAGES = load_images()
 SMOKE = locked_doors.RECIPES["smoke"]

@@ -6,9 +6,9 @@ from apev.agents import C51, C51Config
 from apev.data.batch import Observations
 from apev.envs.maze_data import log_mazes, make_mazes
 from apev.envs.maze_env import BatchedMaze
-from apev.evaluate import rollout
 from apev.memory import Memory, keys_of
 from apev.policy import Policy
+from apev.rollout import rollout
 
 SMALL = [maze for maze in make_mazes(0, 60, "easy") if maze.size <= 5][:5]
 
@@ -63,7 +63,7 @@ def test_the_same_observation_has_the_same_key():
     assert one == two != three
 
 
-@pytest.mark.parametrize("adapt", [False, True])
+@pytest.mark.parametrize("adapt", ["uniform", "bayes"])
 def test_who_remembers_finds_the_cheese_whatever_the_networks_believe(adapt):
     """Untrained networks walk into walls and in circles; with a memory they search until they find."""
     data = log_mazes(SMALL[:1], "simple")
@@ -77,9 +77,9 @@ def test_who_remembers_finds_the_cheese_whatever_the_networks_believe(adapt):
 def test_many_episodes_are_remembered_apart():
     data = log_mazes(SMALL[:1], "simple")
     agent = C51.for_data(data, C51Config(features=16), seed=1)
-    together = rollout(Policy(agent, False, remember=True), BatchedMaze(SMALL, horizon=120))
+    together = rollout(Policy(agent, "uniform", remember=True), BatchedMaze(SMALL, horizon=120))
     for i, maze in enumerate(SMALL):
-        alone = rollout(Policy(agent, False, remember=True), BatchedMaze([maze], horizon=120))
+        alone = rollout(Policy(agent, "uniform", remember=True), BatchedMaze([maze], horizon=120))
         assert alone.lengths[0] == together.lengths[i]
 
 

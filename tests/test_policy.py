@@ -87,7 +87,7 @@ def test_many_environments_each_have_their_own_belief(agent: DQN) -> None:
 
 def test_act_uses_the_belief_and_never_changes_it(agent: DQN) -> None:
     for member in range(K):
-        policy = Policy(agent, member)
+        policy = Policy(agent, f"member:{member}")
         before = policy.belief
         assert policy.act(MANY).tolist() == [(member + s) % 3 for s in MANY.argmax(1)]
         np.testing.assert_allclose(policy.belief, np.tile(before, (4, 1)))
@@ -105,7 +105,7 @@ def test_evidence_convinces_the_policy_of_the_right_member(agent: DQN) -> None:
 
 
 def test_the_executed_action_counts_when_it_was_not_ours(agent: DQN) -> None:
-    policy = Policy(agent, True)
+    policy = Policy(agent, "bayes")
     policy.act(MANY)
     policy.observe(np.ones(4), MANY, np.zeros(4, dtype=bool), action=np.array([2, 2, 2, 2]))
     q = np.stack([(np.full(4, 2) == (k + MANY.argmax(1)) % 3) for k in range(K)], axis=1).astype(float)
@@ -174,7 +174,13 @@ def test_a_saved_filter_setting_is_the_agents(agent: DQN) -> None:
 
 @pytest.mark.parametrize(
     ("adapt", "expected"),
-    [(False, [1 / 3] * 3), (1, [0, 1, 0]), (0, [1, 0, 0]), ([1, 1, 2], [0.25, 0.25, 0.5]), (np.array([0, 0, 1.0]), [0, 0, 1])],
+    [
+        ("uniform", [1 / 3] * 3),
+        ("member:1", [0, 1, 0]),
+        ("member:0", [1, 0, 0]),
+        ([1, 1, 2], [0.25, 0.25, 0.5]),
+        (np.array([0, 0, 1.0]), [0, 0, 1]),
+    ],
 )
 def test_a_frozen_belief_never_changes(agent: DQN, adapt: Any, expected: list[float]) -> None:
     policy = Policy(agent, adapt)
@@ -187,18 +193,17 @@ def test_a_frozen_belief_never_changes(agent: DQN, adapt: Any, expected: list[fl
     np.testing.assert_allclose(policy.belief, np.tile(expected, (4, 1)), atol=1e-6)
 
 
-def test_true_is_not_member_one(agent: DQN) -> None:
-    """In Python True == 1 and False == 0; the belief must not take one for the other."""
-    np.testing.assert_allclose(Policy(agent, True).belief, 1 / K)
-    np.testing.assert_allclose(Policy(agent, False).belief, 1 / K)
-    one = Policy(agent, 1)
+def test_a_word_says_where_the_belief_starts(agent: DQN) -> None:
+    np.testing.assert_allclose(Policy(agent, "bayes").belief, 1 / K)
+    np.testing.assert_allclose(Policy(agent, "uniform").belief, 1 / K)
+    one = Policy(agent, "member:1")
     one.act(ONE)
     one.observe(9.0, ONE, False)
     np.testing.assert_allclose(one.belief, [0, 1, 0], atol=1e-6)
 
 
 def test_one_random_member_an_episode(agent: DQN) -> None:
-    policy = Policy(agent, "member", seed=3)
+    policy = Policy(agent, "random-member", seed=3)
     drawn = []
     for _ in range(30):
         policy.reset(num_envs=20)
@@ -219,7 +224,7 @@ def test_one_random_member_an_episode(agent: DQN) -> None:
 
 
 def test_a_random_member_a_step(agent: DQN) -> None:
-    policy = Policy(agent, "member-step", seed=3)
+    policy = Policy(agent, "random-member-step", seed=3)
     policy.reset(num_envs=50)
     members = []
     for _ in range(12):
@@ -251,7 +256,7 @@ def test_a_committed_policy_changes_its_mind_at_odds_of_twenty(agent: DQN) -> No
 
 def test_drawn_members_depend_on_the_seed_alone(agent: DQN) -> None:
     def drawn(seed: int) -> list[int]:
-        policy = Policy(agent, "member", seed=seed)
+        policy = Policy(agent, "random-member", seed=seed)
         policy.reset(num_envs=30)
         return policy.belief.argmax(1).tolist()
 
@@ -264,11 +269,11 @@ def test_drawn_members_depend_on_the_seed_alone(agent: DQN) -> None:
 
 def test_with_adapt_shares_the_agent_and_keeps_the_filter(agent: DQN) -> None:
     policy = Policy(agent)
-    other = policy.with_adapt(2)
+    other = policy.with_adapt("member:2")
     assert other.agent is agent
     np.testing.assert_allclose(other.belief, [0, 0, 1], atol=1e-6)
     policy.filter = beliefs.BeliefFilter("paper", temperature=7.0)
-    assert policy.with_adapt(True).filter.temperature == 7.0
+    assert policy.with_adapt("bayes").filter.temperature == 7.0
 
 
 # ---------------------------------------------------------------------- predict
@@ -313,7 +318,7 @@ def test_predict_may_start_more_or_fewer_environments_than_before(agent: DQN) ->
 
 
 def test_predict_draws_a_member_for_each_environment(agent: DQN) -> None:
-    policy = Policy(agent, "member")
+    policy = Policy(agent, "random-member")
     _, state = policy.predict(MANY[[0] * 40], episode_start=np.ones(40, dtype=bool))
     assert len(state.log_belief.argmax(1).unique()) == K
 
@@ -421,10 +426,10 @@ def test_save_and_load_keep_layout_and_settings(tmp_path: Path) -> None:
     agent = dqn(BOTH, hidden=(8, 4), prior_scale=0.5)
     agent.scale.copy_(torch.tensor([1.0, 2.0, 3.0]))
     Policy(agent).save(tmp_path)
-    loaded = apev.load(tmp_path, adapt=1)
+    loaded = apev.load(tmp_path, adapt="member:1")
     assert loaded.agent.config == agent.config
     assert loaded.agent.layout == BOTH
-    assert loaded.adapt == 1
+    assert loaded.adapt == "member:1"
     for name, value in agent.policy_state().items():
         assert torch.equal(loaded.agent.policy_state()[name], value), name
     about = json.loads((tmp_path / "policy.json").read_text())
@@ -450,9 +455,11 @@ def test_load_names_the_mistake(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("adapt", "message"),
     [
-        (3, "adapt=3 names no member. Fix: 0 to 2"),
-        (-1, "adapt=-1 names no member"),
-        ("members", "adapt='members' is unknown. Fix: True, False"),
+        ("member:3", "adapt='member:3' names no member. Fix: member:0 to member:2"),
+        ("member:-1", "is unknown. Fix: one of bayes"),
+        ("members", "adapt='members' is unknown. Fix: one of bayes"),
+        (True, "is no word. Fix: one of bayes"),
+        (1, "is no word. Fix: one of bayes"),
         ([0.5, 0.5], "3 weights >= 0"),
         ([1.0, -1.0, 1.0], "3 weights >= 0"),
         ([0.0, 0.0, 0.0], "3 weights >= 0"),

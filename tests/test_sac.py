@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from apev import ensemble
-from apev.agents import APEVSAC, REGISTRY, SAC, APEVSACConfig, SACConfig
+from apev.agents import AGENTS, APEVSAC, SAC, APEVSACConfig, SACConfig
 from apev.agents.continuous import ContinuousAgent
 from apev.agents.sac import squash
 from apev.belief import BeliefFilter
@@ -72,7 +72,7 @@ class TestAPEVOfSeparateWeights(ContinuousContract):
 
 def test_every_agent_of_continuous_actions_keeps_the_contract() -> None:
     assert {contract.agent for contract in ContinuousContract.__subclasses__()} == {
-        name for name, (kind, _) in REGISTRY.items() if issubclass(kind, ContinuousAgent)
+        name for name, (kind, _) in AGENTS.items() if issubclass(kind, ContinuousAgent)
     }
 
 

@@ -1,8 +1,15 @@
-"""Offline reinforcement learning that keeps adapting after deployment."""
+"""Offline reinforcement learning that keeps adapting after deployment.
+
+log = apev.Dataset.load("log.npz")
+policy = apev.train(log, "ape-v", out="runs/mine")
+print(apev.evaluate(policy, "CartPole-v1"))
+policy = apev.load("runs/mine")
+"""
 
 __version__ = "0.1.0"
 
+from apev.api import evaluate, train
 from apev.data import Dataset
 from apev.policy import Policy, load
 
-__all__ = ["Dataset", "Policy", "__version__", "load"]
+__all__ = ["Dataset", "Policy", "__version__", "evaluate", "load", "train"]

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 import apev
-from apev.agents import REGISTRY, Agent
+from apev.agents import AGENTS, Agent
+from apev.agents.registry import stored_name
 from apev.data.batch import Layout
 from apev.files import FileError, brief, parse_json, read_tensors, reading, tensor_shapes, write_tensors
 
@@ -110,8 +111,7 @@ def load_checkpoint(path: Path, agent: Agent, sampler: Source) -> Progress:
 
 def description(agent: Agent) -> dict[str, Any]:
     """All it takes to build this agent again, but its weights: plain values."""
-    names = {kind: name for name, (kind, _) in REGISTRY.items()}
-    about = {"apev": apev.__version__, "agent": names[type(agent)]}
+    about = {"apev": apev.__version__, "agent": stored_name(agent)}
     return about | {"config": asdict(agent.config), "layout": asdict(agent.layout)}
 
 
@@ -128,6 +128,17 @@ def build(about: dict[str, Any], file: Path, weights: Path) -> Agent:
     built = agent()
     built.load_policy_state(read_tensors(weights, SAVE_AGAIN)[0])
     return built
+
+
+def logged_of(about: dict[str, Any], file: Path) -> dict[str, Any] | None:
+    """What a file says of the returns in its policy's log: mean, std and episodes, all numbers."""
+    stored = about.get("logged")
+    if stored is None:
+        return None
+    names = ("mean", "std", "episodes")
+    if not isinstance(stored, dict) or not all(_is_a(stored.get(name), float) for name in names):
+        raise FileError(file, f"logged is {stored!r:.80}, not mean, std and episodes", SAVE_AGAIN)
+    return {name: stored[name] for name in names}
 
 
 def policy_of(path: Path) -> tuple[Agent, int]:
@@ -152,10 +163,10 @@ def policy_of(path: Path) -> tuple[Agent, int]:
 
 def _unbuilt(about: dict[str, Any], file: Path) -> Callable[[], Agent]:
     """What makes the agent that a file describes, once every value is of its kind and within reason."""
-    if not isinstance(about.get("agent"), str) or about["agent"] not in REGISTRY:
-        known = f"one of {sorted(REGISTRY)}, or a newer apev"
+    if not isinstance(about.get("agent"), str) or about["agent"] not in AGENTS:
+        known = f"one of {sorted(AGENTS)}, or a newer apev"
         raise FileError(file, f"no agent is called {about.get('agent')!r:.80}", known)
-    kind, config_type = REGISTRY[about["agent"]]
+    kind, config_type = AGENTS[about["agent"]]
     with reading(file, SAVE_AGAIN):
         config = typed(config_type, about["config"], file)
         layout = layout_from_json(about["layout"])

@@ -6,15 +6,7 @@
     policy.observe(reward, next_obs, terminated)          # Bayes' rule; never picks an action
     policy.belief                                         # [num_envs, K], for people and plots
 
-One argument decides how the belief behaves, `adapt`:
-
-    True          the Bayes filter: start uniform, follow the evidence
-    "commit"      the Bayes filter, but acting on one member alone until another is ODDS times as believable: where changing
-                  one's mind in mid-stride is a risk of its own
-    False         frozen at uniform (an average ensemble)
-    2             frozen at e_2 (trust member 2 alone); a sequence of K weights is frozen as given
-    "member"      one random member an episode
-    "member-step" a random member a step
+One word decides what the belief does, `adapt`: "bayes" unless another is given (see `behaviour.py`).
 
 `remember=True` also takes the values of steps already taken in an episode from what they led to (see `memory.py`): for worlds
 that are deterministic and show their state.
@@ -24,10 +16,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,14 +28,11 @@ from apev import belief as beliefs
 from apev import inputs
 from apev.agents import Agent
 from apev.agents.dqn import DQN
-from apev.checkpoint import LATEST, SAVE_AGAIN, build, description, policy_of
+from apev.behaviour import ODDS, Adapt, behaviour_of
+from apev.checkpoint import LATEST, SAVE_AGAIN, build, description, logged_of, policy_of
 from apev.data.batch import Batch, Observations
 from apev.files import FileError, file_digest, inside, read_json, write_json, write_tensors
 from apev.memory import Memory, keys_of
-
-Adapt = bool | int | Sequence[float] | Literal["commit", "member", "member-step"]
-
-ODDS = 20.0  # at which a committed policy changes its mind: 95% against 5%
 
 WEIGHTS = "weights.safetensors"
 
@@ -65,8 +53,9 @@ class PolicyState:
 class Policy:
     """A deployable stateful policy over one or many environments."""
 
-    def __init__(self, agent: Agent, adapt: Adapt = True, *, seed: int = 0, remember: bool = False) -> None:
+    def __init__(self, agent: Agent, adapt: Adapt = "bayes", *, seed: int = 0, remember: bool = False) -> None:
         self.agent, self.adapt, self.remember = agent, adapt, remember
+        self.behaviour = behaviour_of(adapt, agent.members)
         self._memory: Memory | None = None
         self._hashes: dict[int, tuple[Tensor, Tensor]] = {}
         if remember and not isinstance(agent, DQN):
@@ -77,16 +66,8 @@ class Policy:
         self._features: Tensor | None = None
         self._encoded = torch.zeros(0, dtype=torch.bool)  # which pictures have features
         self._single = True
-        if not isinstance(adapt, bool | int | str):
-            self.adapt = adapt = tuple(float(w) for w in adapt)
-            weights = torch.tensor(adapt)
-            if weights.shape != (agent.members,) or bool((weights < 0).any()) or not bool(weights.sum() > 0):
-                raise ValueError(f"a frozen belief is {agent.members} weights >= 0, got {list(adapt)}.")
-        elif isinstance(adapt, str) and adapt not in ("commit", "member", "member-step"):
-            known = "True, False, a member, K weights, 'commit', 'member', 'member-step'"
-            raise ValueError(f"adapt={adapt!r} is unknown. Fix: {known}.")
-        elif not isinstance(adapt, bool | str) and not 0 <= adapt < agent.members:
-            raise ValueError(f"adapt={adapt} names no member. Fix: 0 to {agent.members - 1}.")
+        self.logged: dict[str, Any] | None = None  # what the episodes of its log returned
+        self.source: dict[str, Any] = {}  # of its log, as far as a run keeps it
         self.state = PolicyState(self._fresh(1))
 
     @property
@@ -97,7 +78,7 @@ class Policy:
     @property
     def adapts(self) -> bool:
         """Whether the belief follows the evidence."""
-        return self.adapt is True or self.adapt == "commit"
+        return self.behaviour.follows
 
     @property
     def belief(self) -> np.ndarray:
@@ -145,13 +126,15 @@ class Policy:
                 )
             state = self.state = PolicyState(self._fresh(len(seen.vector)))
         self._single = single
-        if self.adapt == "member-step":
+        if self.behaviour.word == "random-member-step":
             state.log_belief = self._random_member(len(seen.vector))
         features = self._encode(seen)
         state.obs = seen
-        log_belief = self._committed(state) if self.adapt == "commit" else state.log_belief
+        log_belief = self._committed(state) if self.behaviour.word == "commit" else state.log_belief
         if self.remember:
             state.action = self._act_from_memory(seen, features, deterministic, log_belief)
+        elif self.behaviour.averages:
+            state.action = self.agent.act_average(seen, log_belief, deterministic, features)
         else:
             state.action = self.agent.act(seen, log_belief, greedy=deterministic, features=features)
         state.waiting = torch.ones(len(seen.vector), dtype=torch.bool, device=log_belief.device)
@@ -273,6 +256,7 @@ class Policy:
         """The same agent with another behaviour of the belief; pictures it has seen stay encoded."""
         other = Policy(self.agent, adapt, seed=seed, remember=self.remember if remember is None else remember)
         other.filter = self.filter
+        other.logged, other.source = self.logged, self.source
         other.share_encodings(self)
         return other
 
@@ -289,11 +273,14 @@ class Policy:
         weights = {k: v.detach().cpu().contiguous() for k, v in self.agent.policy_state().items()}
         write_tensors(folder / WEIGHTS, weights)
         about = description(self.agent) | {"weights": file_digest(folder / WEIGHTS)}
-        write_json(folder / "policy.json", about | ({} if update is None else {"update": update}), checksum=True)
+        about |= {name: value for name, value in (("update", update), ("logged", self.logged)) if value is not None}
+        write_json(folder / "policy.json", about, checksum=True)
         return folder
 
     @classmethod
-    def load(cls, folder: str | Path, adapt: Adapt = True, *, device: str = "cpu", seed: int = 0) -> Policy:
+    def load(
+        cls, folder: str | Path, adapt: Adapt = "bayes", *, device: str = "cpu", seed: int = 0, remember: bool = False
+    ) -> Policy:
         """The policy stored in `folder`: a policy folder, or a run folder. Of a run that was stopped, its last checkpoint's."""
         folder = Path(folder)
         if not (folder / "policy.json").exists() and (folder / "policy" / "policy.json").exists():
@@ -304,27 +291,31 @@ class Policy:
             if "weights" in about and about["weights"] != file_digest(path):
                 raise FileError(path, "is not the file that policy.json was written with", SAVE_AGAIN)
             agent = build(about, folder / "policy.json", path)
+            logged = logged_of(about, folder / "policy.json")
         elif (folder / LATEST).exists():
             agent, update = policy_of(inside(folder, LATEST))
+            logged = None
             warnings.warn(f"{folder} was stopped: this is its policy at update {update:,}", stacklevel=2)
         else:
             raise FileNotFoundError(f"{folder} holds no policy.json. Fix: name a run folder that has begun training.")
         agent.to_device(device)
-        return cls(agent, adapt, seed=seed)
+        policy = cls(agent, adapt, seed=seed, remember=remember)
+        policy.logged = logged
+        return policy
 
     # ------------------------------------------------------------------ internals
 
     def _fresh(self, count: int) -> Tensor:
         """Beliefs at the start of an episode, [count, K]."""
         device = self.agent.device
-        if self.adapt in ("member", "member-step"):
+        if self.behaviour.word.startswith("random-member"):
             return self._random_member(count)
-        if isinstance(self.adapt, bool | str):
+        if self.behaviour.weights is None:
             return beliefs.uniform(self.members, count, device)
-        if isinstance(self.adapt, int):
-            return beliefs.one_hot(torch.full((count,), self.adapt, device=device), self.members)
-        weights = torch.as_tensor(self.adapt, dtype=torch.float32, device=device).clamp_min(1e-30)
-        return beliefs.normalise(weights.log()).expand(count, -1)
+        weights = torch.tensor(self.behaviour.weights, device=device)
+        if self.behaviour.word == "member":
+            return beliefs.one_hot(weights.argmax().expand(count), self.members)
+        return beliefs.normalise(weights.clamp_min(1e-30).log()).expand(count, -1)
 
     def _random_member(self, count: int) -> Tensor:
         member = torch.randint(self.members, (count,), generator=self._rng)
@@ -371,6 +362,10 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a is b or (a.shape == b.shape and torch.equal(a, b))
 
 
-def load(folder: str | Path, adapt: Adapt = True, *, device: str = "cpu", seed: int = 0) -> Policy:
-    """Load a trained policy: `apev.load("runs/doors")`."""
-    return Policy.load(folder, adapt, device=device, seed=seed)
+def load(folder: str | Path, adapt: Adapt = "bayes", *, device: str = "cpu", seed: int = 0, remember: bool = False) -> Policy:
+    """Load a trained policy: `apev.load("runs/doors")`.
+
+    adapt: what its belief does, a word of `apev.behaviour`. remember: take the values of steps already taken in an episode
+    from what they led to, for worlds that are deterministic and show their state (discrete actions).
+    """
+    return Policy.load(folder, adapt, device=device, seed=seed, remember=remember)

@@ -1,6 +1,4 @@
-"""Agents: pure learning code, one file an algorithm."""
-
-from typing import Any
+"""Agents: pure learning code, one file an algorithm. `registry.py` says what algorithms there are; they are listed here."""
 
 from apev.agents.agent import Agent, BeliefConfig
 from apev.agents.apev import APEV, APEVConfig
@@ -17,69 +15,134 @@ from apev.agents.dqn import DQN, DQNConfig
 from apev.agents.edac import EDAC, EDACConfig
 from apev.agents.iql import IQL, IQLConfig
 from apev.agents.lcb import LCB, LCBConfig
+from apev.agents.registry import AGENTS, ALGORITHMS, Algorithm, Variant, find, register, register_agent
 from apev.agents.rem import REM, REMConfig
 from apev.agents.sac import SAC, SACConfig
 
-REGISTRY: dict[str, tuple[type[Agent], type[Any]]] = {
-    "dqn": (DQN, DQNConfig),
-    "lcb": (LCB, LCBConfig),
-    "ape-v": (APEV, APEVConfig),
-    "discrete-bc": (DiscreteBC, DiscreteBCConfig),
-    "discrete-rem": (DiscreteREM, DiscreteREMConfig),
-    "discrete-cql": (DiscreteCQL, DiscreteCQLConfig),
-    "discrete-iql": (DiscreteIQL, DiscreteIQLConfig),
-    "bc": (BC, BCConfig),
-    "c51": (C51, C51Config),
-    "c51-lcb": (C51LCB, C51LCBConfig),
-    "ape-v-c51": (APEVC51, APEVC51Config),
-    "sac": (SAC, SACConfig),
-    "edac": (EDAC, EDACConfig),
-    "rem": (REM, REMConfig),
-    "cql": (CQL, CQLConfig),
-    "iql": (IQL, IQLConfig),
-    "ape-v-sac": (APEVSAC, APEVSACConfig),
-}
-"""Agents by the name they have in files."""
+register(
+    Algorithm(
+        name="ape-v",
+        label="APE-V",
+        colour="#e8590c",
+        about="adapts: a value function for each explanation of the log, and a belief over them",
+        discrete=Variant(APEV, APEVConfig, "ape-v"),
+        continuous=Variant(APEVSAC, APEVSACConfig, "ape-v-sac"),
+        adapts=True,
+    )
+)
+register(
+    Algorithm(
+        name="dqn",
+        label="DQN ensemble",
+        colour="#1c7ed6",
+        about="independent value functions; members=1 is plain DQN",
+        discrete=Variant(DQN, DQNConfig, "dqn"),
+        adapts=True,
+    )
+)
+register(
+    Algorithm(
+        name="lcb",
+        label="LCB ensemble",
+        colour="#3b8ea5",
+        about="a conservative ensemble: mean less beta standard deviations",
+        discrete=Variant(LCB, LCBConfig, "lcb"),
+    )
+)
+register(
+    Algorithm(
+        name="sac",
+        label="SAC",
+        colour="#66a80f",
+        about="soft actor-critic with two critics",
+        continuous=Variant(SAC, SACConfig, "sac"),
+    )
+)
+register(
+    Algorithm(
+        name="sac-n",
+        label="SAC-N",
+        colour="#1c7ed6",
+        about="SAC with the minimum of ten critics (critics=N)",
+        continuous=Variant(SAC, SACConfig, "sac", {"critics": 10}),
+    )
+)
+register(
+    Algorithm(
+        name="edac",
+        label="EDAC",
+        colour="#845ef7",
+        about="SAC-N whose critics' gradients are kept apart",
+        continuous=Variant(EDAC, EDACConfig, "edac"),
+    )
+)
+register(
+    Algorithm(
+        name="rem",
+        label="REM",
+        colour="#d6336c",
+        about="random mixtures of an ensemble obey one Bellman equation",
+        discrete=Variant(DiscreteREM, DiscreteREMConfig, "discrete-rem"),
+        continuous=Variant(REM, REMConfig, "rem"),
+    )
+)
+register(
+    Algorithm(
+        name="cql",
+        label="CQL",
+        colour="#099268",
+        about="values of actions that the log does not take are pushed down",
+        discrete=Variant(DiscreteCQL, DiscreteCQLConfig, "discrete-cql"),
+        continuous=Variant(CQL, CQLConfig, "cql"),
+    )
+)
+register(
+    Algorithm(
+        name="iql",
+        label="IQL",
+        colour="#b8860b",
+        about="clones the log's better actions",
+        discrete=Variant(DiscreteIQL, DiscreteIQLConfig, "discrete-iql"),
+        continuous=Variant(IQL, IQLConfig, "iql"),
+    )
+)
+register(
+    Algorithm(
+        name="bc",
+        label="BC",
+        colour="#868e96",
+        about="behaviour cloning: does as the log does",
+        discrete=Variant(DiscreteBC, DiscreteBCConfig, "discrete-bc"),
+        continuous=Variant(BC, BCConfig, "bc"),
+    )
+)
 
-DISCRETE = {name: name for name in ("ape-v", "dqn", "lcb")} | {n: f"discrete-{n}" for n in ("rem", "cql", "iql", "bc")}
-CONTINUOUS = {"ape-v": "ape-v-sac", "sac-n": "sac"} | {name: name for name in ("sac", "edac", "rem", "cql", "iql", "bc")}
-"""Agents by the name they have on the command line, for logs of discrete and of continuous actions."""
-
-NAMED: dict[str, dict[str, Any]] = {"sac-n": {"critics": 10}}
-"""What a name of the command line stands for beyond the agent: SAC-N is SAC with more critics."""
-
-
-def registered(name: str, discrete: bool) -> str:
-    """The name in REGISTRY of the agent called `name` that fits a log's actions."""
-    fitting = DISCRETE if discrete else CONTINUOUS
-    if name not in fitting:
-        kind, choice = "discrete" if discrete else "continuous", ", ".join(fitting)
-        raise ValueError(f"{name} does not learn from {kind} actions, which this log has. Fix: pick one of {choice}.")
-    return fitting[name]
-
+# Of these only experiments make use: they learn from pictures of mazes.
+register_agent("c51", C51, C51Config, experiment=True)
+register_agent("c51-lcb", C51LCB, C51LCBConfig, experiment=True)
+register_agent("ape-v-c51", APEVC51, APEVC51Config, experiment=True)
 
 __all__ = [
+    "AGENTS",
+    "ALGORITHMS",
     "APEV",
     "APEVC51",
     "APEVSAC",
     "BC",
     "C51",
     "C51LCB",
-    "CONTINUOUS",
     "CQL",
-    "DISCRETE",
     "DQN",
     "EDAC",
     "IQL",
     "LCB",
-    "NAMED",
-    "REGISTRY",
     "REM",
     "SAC",
     "APEVC51Config",
     "APEVConfig",
     "APEVSACConfig",
     "Agent",
+    "Algorithm",
     "BCConfig",
     "BeliefConfig",
     "C51Config",
@@ -99,5 +162,7 @@ __all__ = [
     "LCBConfig",
     "REMConfig",
     "SACConfig",
-    "registered",
+    "Variant",
+    "find",
+    "register",
 ]

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,7 @@ class BeliefConfig:
 class Agent(nn.Module, ABC):
     """A value ensemble and the policy it implies. Agents that do not adapt have one member: same code, no special case."""
 
+    errs: ClassVar[bool] = True  # members make errors that a belief can follow
     layout: Layout
     config: Any  # a frozen dataclass with gamma, lr and target_rate; a BeliefConfig too where there is a belief
     members: int  # K
@@ -59,6 +60,10 @@ class Agent(nn.Module, ABC):
     @abstractmethod
     def act(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
         """pi(a | s, b): actions [B] under log-beliefs [B, K]."""
+
+    def act_average(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
+        """The members' belief-weighted average instead of one drawn or most believed; the same where values are mixed."""
+        return self.act(obs, log_belief, greedy, features)
 
     @abstractmethod
     def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:

@@ -30,6 +30,7 @@ class DiscreteBC(DQN):
     """A network whose outputs are read as logits instead of values."""
 
     config: DiscreteBCConfig
+    errs = False
 
     def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
         """[B, K] of zeros: no value, no surprise."""

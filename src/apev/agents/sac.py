@@ -188,6 +188,15 @@ class SAC(ContinuousAgent):
         return self.from_unit(self.sample(obs.vector, belief).action)
 
     @torch.no_grad()
+    def act_average(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
+        """Actions [B, A]: the mean of all actors' own, weighted by the belief; not greedy, those of the mixture."""
+        belief = self.weights(log_belief)
+        if belief is None or not greedy:
+            return self.act(obs, log_belief, greedy, features)
+        mean = self.actors.net(obs.vector.expand(self.members, *obs.vector.shape)).chunk(2, dim=-1)[0]  # [K, B, A]
+        return self.from_unit(torch.einsum("bk,kba->ba", belief, mean.tanh()))
+
+    @torch.no_grad()
     def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
         """[B, K]: all at the current belief, as printed."""
         belief = self.weights(log_belief)

@@ -28,12 +28,12 @@ from apev.checkpoint import LATEST, Progress, load_checkpoint, save_checkpoint
 from apev.collect.replay import Replay
 from apev.data.batch import Layout
 from apev.envs.make import make
-from apev.evaluate import GymnasiumBatch, rollout
 from apev.files import append_line, read_lines, write_json
+from apev.loop import Interrupted, check_settings, keep_lines_until
 from apev.policy import Policy
 from apev.progress import progress_bar
+from apev.rollout import GymnasiumBatch, rollout
 from apev.signals import Stop, stop_on_signal
-from apev.train import Interrupted, check_settings, keep_lines_until
 
 
 @dataclass(frozen=True)

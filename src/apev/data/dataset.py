@@ -144,6 +144,15 @@ class Dataset:
 
         return io.load(path)
 
+    @classmethod
+    def example(cls, name: str) -> Dataset:
+        """A log to try things on, made on the spot: "cartpole" (discrete actions) or "pendulum" (continuous)."""
+        from apev.data.examples import EXAMPLES
+
+        if name not in EXAMPLES:
+            raise ValueError(f"there is no example {name!r}. Fix: one of {', '.join(EXAMPLES)}.")
+        return EXAMPLES[name]()
+
     def save(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
         """Write .npz, .hdf5 or .apev as the name says, or a Minari id; it appears complete or not at all."""
         from apev.data import io

@@ -88,7 +88,7 @@ def read(path: Path, horizon: int | None = None, unpack: Path | None = None) -> 
         columns.source = {"name": name} | ({"environment": sources.ENVIRONMENTS[robot]} if robot else {})
         horizon = horizon or sources.HORIZONS.get(robot or "")
     columns.source["format"] = "d4rl"
-    if not columns.has("truncated") and columns.has("terminated") and not columns.has("dones"):
+    if not columns.has("truncated") and columns.has("terminated") and not (columns.has("dones") or columns.has("done")):
         _mark_cuts(columns, horizon)
     elif header is None and columns.has("truncated") and columns.has("terminated"):
         _clear_both(columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from apev.agents import APEVConfig, DQNConfig
 from apev.envs import ImageSet
 from apev.experiments import locked_doors
 from apev.experiments.locked_doors import BEST, PRINTED, Entry, Recipe
-from apev.train import Schedule
+from apev.loop import Schedule
 
 _CALIBRATED = replace(PRINTED, likelihood="calibrated", temperature=BEST.temperature, floor=BEST.floor)
 _MASKED = replace(_CALIBRATED, bootstrap=BEST.bootstrap)
@@ -37,7 +38,7 @@ def run_ablation(
     out: str | Path,
     images: ImageSet,
     *,
-    seeds: int = 1,
+    seeds: Sequence[int] = (0,),
     updates: int = 1200,
     train_images: int | None = 1000,
     device: str = "cpu",
@@ -54,10 +55,10 @@ def run_ablation(
         agents=tuple(configs),
         configs=configs,
     )
-    policies = {name: Entry(name, True) for name in VARIANTS} | {
+    policies = {name: Entry(name, "bayes") for name in VARIANTS} | {
         name: locked_doors.POLICIES[name] for name in ("ape-v-eval-only", "random-member-step", "average", "single")
     }
-    policies["average with discount .98"] = Entry("ensemble .98", False)
+    policies["average with discount .98"] = Entry("ensemble .98", "uniform")
     return locked_doors.run(
         out,
         images,

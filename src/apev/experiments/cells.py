@@ -21,7 +21,7 @@ def cells() -> Iterator[tuple[str, str]]:
         for policy in MAZES:
             yield (
                 f"Procgen mazes, {levels} levels, {policy}",
-                (f"apev reproduce procgen --levels {levels} --mode hard --scale paper --seeds 4 --device cuda"),
+                (f"apev reproduce procgen --levels {levels} --mode hard --scale paper --seeds 0 1 2 3 --device cuda"),
             )
     for task, row in PAPER.items():
         for algorithm, score in row.items():

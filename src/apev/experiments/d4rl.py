@@ -19,7 +19,6 @@ import torch
 from rich.console import Console
 
 from apev.agents import (
-    REGISTRY,
     APEVSACConfig,
     BCConfig,
     CQLConfig,
@@ -28,14 +27,15 @@ from apev.agents import (
     REMConfig,
     SACConfig,
 )
+from apev.api import Extras, train
+from apev.commands.reproduce import Algorithm
 from apev.data import Dataset, Sampler
 from apev.data.source import ENVIRONMENTS, d4rl_robot, without_version
-from apev.evaluate import GymnasiumBatch, rollout
 from apev.experiments.d4rl_evaluate import final_evaluation
-from apev.experiments.reproduce import Algorithm
 from apev.files import read_json, write_json, write_lines
+from apev.loop import Evaluator, Schedule, check_settings
 from apev.policy import Policy
-from apev.train import Evaluator, Schedule, check_settings, train
+from apev.rollout import GymnasiumBatch, rollout
 
 Scale = Literal["smoke", "cpu", "paper"]
 ROBOTS = ("halfcheetah", "hopper", "walker2d")
@@ -185,26 +185,19 @@ def train_one(
         check_finished(folder, {"agent_config": asdict(config)} | about, schedule)
         return
     kept, rest = dataset.split(HELD_OUT, seed)
-    kind = next(kind for kind, config_type in REGISTRY.values() if config_type is type(config))
-    agent = kind.for_data(kept, config, seed=seed)
-    agent.to_device(device)
-    if compiled:
-        agent.compile_networks()
     environment = environment or ENVIRONMENTS[robot_of(task)]
-    held_out = Sampler(rest, device=device) if agent.members > 1 else None
-    train(
-        agent,
-        Sampler(kept, batch_size=BATCH, device=device, seed=seed),
-        folder,
-        schedule,
-        resume=True,
-        held_out=held_out,
+    adaptive = isinstance(config, APEVSACConfig)
+    extras = Extras(
         evaluator=curve_evaluator(environment, size.curve_episodes, seed),
-        config=about,
+        schedule=schedule,
+        facts=about,
+        held_out=rest if adaptive else None,
         title=f"{algorithm}, seed {seed}",
-        console=console,
     )
-    episodes, beliefs = final_evaluation(agent, algorithm, environment, size.episodes, seed, held_out, console)
+    given: dict[str, Any] = {"out": folder, "seed": seed, "device": device, "resume": True, "console": console}
+    policy = train(kept, config=config, batch_size=BATCH, held_out=0.0, compile=compiled, extras=extras, **given)
+    held_out = Sampler(rest, device=device) if adaptive else None
+    episodes, beliefs = final_evaluation(policy.agent, algorithm, environment, size.episodes, seed, held_out, console)
     write_json(folder / "beliefs.json", beliefs)
     spent = {"seconds_of_last_process": round(time.monotonic() - began), "threads": torch.get_num_threads()}
     write_json(folder / "run.json", {"updates": schedule.updates} | spent)

@@ -11,17 +11,17 @@ from rich.console import Console
 
 from apev.agents import APEVSAC, Agent
 from apev.data import Sampler
-from apev.evaluate import GymnasiumBatch, Rollout, rollout
+from apev.loop import CALIBRATION_BATCH
 from apev.policy import Policy
 from apev.progress import progress_bar
-from apev.train import CALIBRATION_BATCH
+from apev.rollout import GymnasiumBatch, Rollout, rollout
 
 FORGETTING = 0.05  # evidence loses its weight with a half-life of 14 steps
 TRACED = (1, 10, 30, 100, 300, 1000)
 
 
 def behaviours(agent: Agent, name: str, held_out: Sampler | None) -> dict[str, Policy]:
-    """One agent's policies, by what their belief does. The belief kept uniform acts as its most careful member: e_K."""
+    """One agent's policies, by what their belief does."""
     if not isinstance(agent, APEVSAC):
         return {name: Policy(agent)}
     other = partial(deployed, agent, held_out)
@@ -31,11 +31,11 @@ def behaviours(agent: Agent, name: str, held_out: Sampler | None) -> dict[str, P
         f"{name}, Gaussian likelihood": other(likelihood="gaussian"),
         f"{name}, calibrated likelihood": other(likelihood="calibrated"),
         f"{name}, committed": Policy(agent, "commit"),
-        f"{name}, random member": Policy(agent, "member"),
-        f"{name}, random member a step": Policy(agent, "member-step"),
+        f"{name}, random member": Policy(agent, "random-member"),
+        f"{name}, random member a step": Policy(agent, "random-member-step"),
     }
     for k, n in enumerate(agent.n):
-        found[f"{name}, e_{k} (n = {n})"] = Policy(agent, k)
+        found[f"{name}, e_{k} (n = {n})"] = Policy(agent, f"member:{k}")
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from apev.envs import BatchedLockedDoors, OraclePolicy, Room
-from apev.evaluate import Rollout
+from apev.rollout import Rollout
 
 
 class TestEpisodes:

@@ -7,7 +7,7 @@ written is data (episodes, curves, replays); the table, the figures and the page
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,6 @@ import torch
 from rich.console import Console
 
 from apev.agents import (
-    REGISTRY,
     Agent,
     APEVConfig,
     DiscreteBCConfig,
@@ -28,18 +27,19 @@ from apev.agents import (
     LCBConfig,
 )
 from apev.agents.dqn import DQN
+from apev.api import Extras, train
 from apev.belief import BeliefFilter
 from apev.data import Dataset, Sampler
 from apev.envs import ImageSet, Room, collect
-from apev.evaluate import Rollout, rollout
 from apev.experiments.door_episodes import TestEpisodes, oracle_rollout
 from apev.experiments.replays import pick_replays
 from apev.experiments.seeds import gather, keep_seed, missing, open_folder
 from apev.files import read_lines, write_json
+from apev.loop import Evaluator, Schedule
 from apev.policy import Adapt, Policy
 from apev.report import print_table, summarise, write_figures, write_report
 from apev.report.filmstrip import write_filmstrip
-from apev.train import Evaluator, Schedule, train
+from apev.rollout import Rollout, rollout
 
 Scale = Literal["smoke", "demo", "small", "cpu", "paper"]
 
@@ -137,33 +137,23 @@ class Entry:
 
 
 POLICIES: dict[str, Entry] = {
-    "ape-v": Entry("ape-v", True),
-    "ape-v-greedy": Entry("ape-v", True, greedy=True),
-    "ape-v-printed": Entry("ape-v-printed", True),
-    "ape-v-frozen": Entry("ape-v", False),  # the paper's central ablation: the same agent, its belief frozen at uniform
-    "ape-v-eval-only": Entry("ensemble", True),
-    "ape-v-eval-only-printed": Entry("ensemble", True, BeliefFilter("paper")),
-    "random-member": Entry("ensemble", "member"),
-    "random-member-step": Entry("ensemble", "member-step"),
-    "average": Entry("ensemble", False),
-    "average-greedy": Entry("ensemble", False, greedy=True),
-    "single": Entry("ensemble", 0),  # members train independently, so one of them is a single DQN
-    "lcb": Entry("lcb", False),
-    **{name: Entry(name, False) for name in OFFLINE},
+    "ape-v": Entry("ape-v", "bayes"),
+    "ape-v-greedy": Entry("ape-v", "bayes", greedy=True),
+    "ape-v-printed": Entry("ape-v-printed", "bayes"),
+    "ape-v-frozen": Entry("ape-v", "uniform"),  # the paper's central ablation: the same agent, its belief frozen at uniform
+    "ape-v-eval-only": Entry("ensemble", "bayes"),
+    "ape-v-eval-only-printed": Entry("ensemble", "bayes", BeliefFilter("paper")),
+    "random-member": Entry("ensemble", "random-member"),
+    "random-member-step": Entry("ensemble", "random-member-step"),
+    "average": Entry("ensemble", "uniform"),
+    "average-greedy": Entry("ensemble", "uniform", greedy=True),
+    "single": Entry("ensemble", "member:0"),  # members train independently, so one of them is a single DQN
+    "lcb": Entry("lcb", "uniform"),
+    **{name: Entry(name, "uniform") for name in OFFLINE},
 }
 
 
 # ---------------------------------------------------------------------- one seed
-
-
-def build_agent(name: str, recipe: Recipe, dataset: Dataset, seed: int, device: str) -> DQN:
-    """The untrained agent `name` of the recipe."""
-    config = recipe.config(name)
-    kind = next(kind for kind, config_type in REGISTRY.values() if config_type is type(config))
-    agent = kind.for_data(dataset, config, seed=seed)
-    assert isinstance(agent, DQN)
-    agent.to_device(device)
-    return agent
 
 
 def limited(images: ImageSet, recipe: Recipe) -> ImageSet:
@@ -228,7 +218,9 @@ def curve_evaluator(
     rows = np.random.default_rng(0).permutation(len(images.test_labels))[: recipe.eval_images]
     episodes = TestEpisodes(images.test_images[rows], images.test_labels[rows], 1, seed, room)
     shown = [
-        p for p, entry in policies.items() if entry.agent == name and not isinstance(entry.adapt, str) and not entry.filter
+        policy
+        for policy, entry in policies.items()
+        if entry.agent == name and not str(entry.adapt).startswith("random") and not entry.filter
     ]
 
     def evaluate(agent: Agent, update: int) -> list[dict[str, Any]]:
@@ -251,7 +243,7 @@ def run(
     images: ImageSet,
     recipe: Recipe,
     *,
-    seeds: int = 1,
+    seeds: Sequence[int] = (0,),
     device: str = "cpu",
     resume: bool = False,
     meta: dict[str, Any] | None = None,
@@ -267,11 +259,11 @@ def run(
     out, console, began = Path(out), console or Console(stderr=True), time.monotonic()
     images, room = limited(images, recipe), Room()
     open_folder(out, asdict(recipe) | {"images": images.source, "train": len(images.train_labels)}, resume)
-    for seed in missing(out, range(seeds) if only_seed is None else [only_seed]):
+    for seed in missing(out, seeds if only_seed is None else [only_seed]):
         run_seed(out, images, recipe, policies or POLICIES, seed, room, device, resume, console)
     if only_seed is not None:
         return {}
-    episodes, replays, cost = gather(out, range(seeds))
+    episodes, replays, cost = gather(out, seeds)
     shown = {"size": room.size, "doors": room.door_cells.tolist(), "actions": ["up", "right", "down", "left"]}
     write_json(out / "replays.json", {"room": shown, "classes": list(images.classes), "replays": replays}, indent=None)
     summary = {
@@ -316,29 +308,28 @@ def run_seed(
     dataset, held_out = Dataset.from_arrays(**columns, num_actions=4).split(recipe.held_out, seed)
     episodes = TestEpisodes(images.test_images, images.test_labels, recipe.starts, seed, room)
 
-    def sampler() -> Sampler:
+    def sampler(log: Dataset, config: Any) -> Sampler:
         groups, rows = recipe.batch_groups, recipe.per_group
-        return Sampler(dataset, batch_groups=groups, per_group=rows, device=device, seed=seed)
+        return Sampler(log, batch_groups=groups, per_group=rows, device=device, seed=seed)
 
     agents: dict[str, DQN] = {}
     curves: list[dict[str, Any]] = []
     for name in recipe.agents:
-        agent = build_agent(name, recipe, dataset, seed, device)
         folder = out / "agents" / f"{name}-{seed}"
-        if not (folder / "policy" / "policy.json").exists():
-            train(
-                agent,
-                sampler(),
-                folder,
-                recipe.schedule,
-                resume=resume,
-                held_out=Sampler(held_out, device=device),
+        if (folder / "policy" / "policy.json").exists():
+            trained = Policy.load(folder, device=device)
+        else:
+            extras = Extras(
+                sampler=sampler,
                 evaluator=curve_evaluator(name, policies, images, recipe, seed, room),
-                config={"agent": name, "seed": seed},
+                schedule=recipe.schedule,
+                facts={"agent": name, "seed": seed},
+                held_out=held_out,
                 title=f"seed {seed}: {name}",
-                console=console,
             )
-        agents[name] = agent = Policy.load(folder, device=device).agent  # type: ignore[assignment]
+            given: dict[str, Any] = {"out": folder, "seed": seed, "device": device, "resume": resume, "console": console}
+            trained = train(dataset, config=recipe.config(name), extras=extras, **given)
+        agents[name] = trained.agent  # type: ignore[assignment]
         curves += read_lines(folder / "curves.jsonl")
 
     oracle = oracle_rollout(episodes)

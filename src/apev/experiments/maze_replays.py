@@ -9,15 +9,15 @@ import numpy as np
 
 from apev.agents import Agent
 from apev.envs.maze_env import BatchedMaze
-from apev.evaluate import Rollout, rollout
 from apev.policy import Policy
+from apev.rollout import Rollout, rollout
 
 
 def pick_replays(best: Agent, env: BatchedMaze, count: int = 4) -> list[dict[str, Any]]:
     """Episodes of our recipe that change their mind and succeed, what its networks do there when frozen, and a failure."""
     adaptive = rollout(Policy(best, remember=True), env, trace=True)
     ways = np.stack(env.trail)
-    frozen = rollout(Policy(best, False), env, trace=True)
+    frozen = rollout(Policy(best, "uniform"), env, trace=True)
     frozen_ways = np.stack(env.trail)
     trusted = np.stack([belief.argmax(1) for belief in adaptive.beliefs])  # [T + 1, n]
     alive = np.arange(len(trusted) - 1)[:, None] < adaptive.lengths

@@ -12,7 +12,7 @@ acting on mean minus standard deviation.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,23 +21,25 @@ from typing import Any, Literal
 import numpy as np
 from rich.console import Console
 
-from apev.agents import REGISTRY, Agent, APEVC51Config, C51Config, C51LCBConfig
-from apev.data import Dataset, Sampler
+from apev.agents import Agent, APEVC51Config, C51Config, C51LCBConfig
+from apev.agents.registry import agent_of
+from apev.api import Extras, train
+from apev.data import Dataset
 from apev.data.prioritised import PrioritisedSampler
 from apev.data.returns import logged_returns
 from apev.envs.maze import HORIZON, Maze, Mode
 from apev.envs.maze_data import TEST_LEVELS, log_mazes, make_mazes
 from apev.envs.maze_env import BatchedMaze
 from apev.envs.maze_pictures import Renderer, make_renderer
-from apev.evaluate import rollout
 from apev.experiments.maze_episodes import records, walk_untaught
 from apev.experiments.maze_replays import pick_replays
 from apev.experiments.seeds import gather, keep_seed, missing, open_folder, part_of_seed
 from apev.files import read_lines, write_json
+from apev.loop import Evaluator, Schedule
 from apev.policy import Adapt, Policy
 from apev.progress import progress_bar
 from apev.report.mazes import print_mazes, summarise_mazes, write_mazes
-from apev.train import Evaluator, Schedule, train
+from apev.rollout import rollout
 
 Scale = Literal["smoke", "cpu", "paper"]
 
@@ -150,39 +152,39 @@ DRAWN = {"softness": 0.3}
 """In steps: how sharply rows that draw their actions do so. Of .05 and .3, tried on other levels, .3 was the better one."""
 
 POLICIES: dict[str, Entry] = {
-    "ape-v": Entry("ape-v", True),
-    "ape-v-best": Entry("best", True, remember=True),
-    "single": Entry("ensemble", 0),
-    "conservative": Entry("conservative", False),
-    "average": Entry("ensemble", False),
+    "ape-v": Entry("ape-v", "bayes"),
+    "ape-v-best": Entry("best", "bayes", remember=True),
+    "single": Entry("ensemble", "member:0"),
+    "conservative": Entry("conservative", "uniform"),
+    "average": Entry("ensemble", "uniform"),
     # What each idea brings: all but the rows that say otherwise ask the ensemble's networks.
-    "published network and loss, average": Entry("published", False),
-    "average, adapting": Entry("ensemble", True),
-    "average, adapting, categorical likelihood": Entry("ensemble", True, changes={"surprise": "categorical"}),
-    "average, adapting, printed likelihood": Entry("ensemble", True, changes={"likelihood": "paper", "floor": 0.0}),
-    "ape-v, frozen": Entry("ape-v", False),
-    "single, drawn": Entry("ensemble", 0, greedy=False, changes=DRAWN),
-    "conservative, drawn": Entry("conservative", False, greedy=False, changes=DRAWN),
-    "average, drawn": Entry("ensemble", False, greedy=False, changes=DRAWN),
-    "average, adapting, drawn": Entry("ensemble", True, greedy=False, changes=DRAWN),
-    "ape-v, drawn": Entry("ape-v", True, greedy=False, changes=DRAWN),
-    "eight views, frozen": Entry("best", False),
-    "eight views, adapting": Entry("best", True),
-    "eight views, random member a step": Entry("best", "member-step"),
-    "eight views, frozen, drawn": Entry("best", False, greedy=False, changes=DRAWN),
-    "eight views, adapting, drawn": Entry("best", True, greedy=False, changes=DRAWN),
-    "memory, single": Entry("ensemble", 0, remember=True),
-    "memory, average": Entry("ensemble", False, remember=True),
-    "memory, eight views, frozen": Entry("best", False, remember=True),
-    "memory, published network and loss, average": Entry("published", False, remember=True),
-    "memory, untrained networks": Entry("untrained", False, remember=True),
+    "published network and loss, average": Entry("published", "uniform"),
+    "average, adapting": Entry("ensemble", "bayes"),
+    "average, adapting, categorical likelihood": Entry("ensemble", "bayes", changes={"surprise": "categorical"}),
+    "average, adapting, printed likelihood": Entry("ensemble", "bayes", changes={"likelihood": "paper", "floor": 0.0}),
+    "ape-v, frozen": Entry("ape-v", "uniform"),
+    "single, drawn": Entry("ensemble", "member:0", greedy=False, changes=DRAWN),
+    "conservative, drawn": Entry("conservative", "uniform", greedy=False, changes=DRAWN),
+    "average, drawn": Entry("ensemble", "uniform", greedy=False, changes=DRAWN),
+    "average, adapting, drawn": Entry("ensemble", "bayes", greedy=False, changes=DRAWN),
+    "ape-v, drawn": Entry("ape-v", "bayes", greedy=False, changes=DRAWN),
+    "eight views, frozen": Entry("best", "uniform"),
+    "eight views, adapting": Entry("best", "bayes"),
+    "eight views, random member a step": Entry("best", "random-member-step"),
+    "eight views, frozen, drawn": Entry("best", "uniform", greedy=False, changes=DRAWN),
+    "eight views, adapting, drawn": Entry("best", "bayes", greedy=False, changes=DRAWN),
+    "memory, single": Entry("ensemble", "member:0", remember=True),
+    "memory, average": Entry("ensemble", "uniform", remember=True),
+    "memory, eight views, frozen": Entry("best", "uniform", remember=True),
+    "memory, published network and loss, average": Entry("published", "uniform", remember=True),
+    "memory, untrained networks": Entry("untrained", "uniform", remember=True),
 }
 """The table's five, then the ablation's."""
 
 
 def build_agent(config: C51Config, **given: Any) -> Agent:
     """The agent of this configuration, from a data set or a layout."""
-    kind = next(kind for kind, config_type in REGISTRY.values() if config_type is type(config))
+    kind = agent_of(config)
     if "dataset" in given:
         return kind.for_data(given["dataset"], config, seed=given["seed"])
     return kind(given["layout"], config)
@@ -232,20 +234,16 @@ def run_seed(
         config = recipe.configs.get(name, CONFIGS[name])
         folder = out / "agents" / f"{name}-{seed}"
         if not (folder / "policy" / "policy.json").exists():
-            agent = build_agent(config, dataset=dataset, seed=seed)
-            agent.to_device(device)
-            train(
-                agent,
-                make_sampler(dataset, recipe, config, device, seed),
-                folder,
-                recipe.schedule,
-                resume=resume,
-                held_out=Sampler(held_out, device=device),
+            extras = Extras(
+                sampler=lambda log, config: make_sampler(log, recipe, config, device, seed),
                 evaluator=curve_evaluator(name, recipe, mode, seed),
-                config={"agent": name, "seed": seed, "mode": mode, "levels": levels},
+                schedule=recipe.schedule,
+                facts={"agent": name, "seed": seed, "mode": mode, "levels": levels},
+                held_out=held_out,
                 title=f"{mode} {levels}, seed {seed}: {name}",
-                console=console,
             )
+            given: dict[str, Any] = {"out": folder, "seed": seed, "device": device, "resume": resume, "console": console}
+            train(dataset, config=config, extras=extras, **given)
         agents[name] = Policy.load(folder, device=device).agent
         curves += read_lines(folder / "curves.jsonl")
     for name in ("conservative", "best"):  # the ensemble's networks, deployed otherwise
@@ -312,10 +310,10 @@ def curve_evaluator(name: str, recipe: Recipe, mode: Mode, seed: int) -> Evaluat
         changes = {"views": 1} if agent.config.views > 1 else {}
         policy = Policy(deployed(agent, agent.config, changes))
         lines = []
-        for adapt in (False, True):
+        for adapt in ("uniform", "bayes"):
             policy = policy.with_adapt(adapt)
             success = float(rollout(policy, env).success.mean())
-            lines.append({"policy": name, "adapt": adapt, "seed": seed, "success": success, "episodes": len(mazes)})
+            lines.append({"policy": name, "adapt": adapt == "bayes", "seed": seed, "success": success, "episodes": len(mazes)})
         return lines
 
     return evaluate
@@ -330,7 +328,7 @@ def run(
     *,
     mode: Mode,
     levels: int,
-    seeds: int = 1,
+    seeds: Sequence[int] = (0,),
     only_seed: int | None = None,
     device: str = "cpu",
     resume: bool = False,
@@ -344,11 +342,11 @@ def run(
     out, console = Path(out), console or Console(stderr=True)
     make_renderer(recipe.renderer, mode)  # a missing Procgen is named before any work
     open_folder(out, asdict(recipe) | {"mode": mode, "levels": levels}, resume)
-    for seed in missing(out, range(seeds) if only_seed is None else [only_seed]):
+    for seed in missing(out, seeds if only_seed is None else [only_seed]):
         run_seed(out, recipe, mode, levels, seed, device, resume, console)
     if only_seed is not None:
         return {}
-    episodes, replays, cost = gather(out, range(seeds))
+    episodes, replays, cost = gather(out, seeds)
     write_json(out / "replays.json", {"replays": replays}, indent=None)
     summary = {
         "title": f"Procgen mazes, {mode}, {levels} training levels",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from apev.evaluate import Rollout, rollout
 from apev.experiments.door_episodes import TestEpisodes
 from apev.policy import Policy
+from apev.rollout import Rollout, rollout
 
 if TYPE_CHECKING:
     from apev.agents.dqn import DQN
@@ -41,9 +41,9 @@ def pick_replays(
     chosen = [int(i) for i in np.argsort(-score)[: count - 1] if score[i] > -100]
     chosen += [int(i) for i in np.flatnonzero(~adaptive.success)[:1]] + [int(np.argmax(adaptive.success & (bumps == 0)))]
     replays = []
-    fixed = (
-        rollout(Policy(agents["ensemble"], False), watched, trace=True, deterministic=False) if "ensemble" in agents else None
-    )
+    fixed = None
+    if "ensemble" in agents:
+        fixed = rollout(Policy(agents["ensemble"], "uniform"), watched, trace=True, deterministic=False)
     for i in dict.fromkeys(chosen):
         replays.append(replay("ape-v", adaptive, i, doors["ape-v"], episodes))
         if fixed is not None and len(replays) < 8:

@@ -6,7 +6,6 @@ without any sampling. For the city's intervals, days are drawn as they come.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +13,13 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from apev.agents import REGISTRY
+from apev.api import Extras, train
 from apev.bayes.batch import TabularBatch
 from apev.data import Dataset, Sampler
-from apev.evaluate import rollout
 from apev.experiments.theory_worlds import WORLDS, World
+from apev.loop import Schedule
 from apev.policy import Policy
-from apev.train import Schedule, train
+from apev.rollout import rollout
 
 BATCH_GROUPS, PER_GROUP = 16, 32
 HELD_OUT = 0.1  # share of the contexts no agent trains on
@@ -42,14 +41,14 @@ def learn(task: Task) -> dict[str, Any]:
     world = WORLDS[task.world]()
     config = world.agents[task.agent]
     kept, held_out = Dataset.from_arrays(**world.log(task.seed)).split(HELD_OUT, task.seed)
-    kind = next(kind for kind, config_type in REGISTRY.values() if config_type is type(config))
-    agent = kind.for_data(kept, config, seed=task.seed)
-    sampler = Sampler(kept, seed=task.seed, batch_groups=BATCH_GROUPS, per_group=PER_GROUP)
     updates = task.updates or world.updates
-    schedule = Schedule(updates, log_every=updates, eval_every=0, checkpoint_every=updates, lr_decay=True)
-    with tempfile.TemporaryDirectory() as folder:
-        train(agent, sampler, folder, schedule, held_out=Sampler(held_out), console=Console(quiet=True))
-    policy = Policy(agent, adapt=task.agent == "ape-v", seed=task.seed)
+    extras = Extras(
+        sampler=lambda log, config: Sampler(log, seed=task.seed, batch_groups=BATCH_GROUPS, per_group=PER_GROUP),
+        schedule=Schedule(updates, log_every=updates, eval_every=0, checkpoint_every=updates, lr_decay=True),
+        held_out=held_out,
+    )
+    policy = train(kept, config=config, seed=task.seed, console=Console(quiet=True), extras=extras)
+    policy = policy.with_adapt("bayes" if task.agent == "ape-v" else "uniform", seed=task.seed)
     return {
         "world": task.world,
         "agent": task.agent,

@@ -2,11 +2,10 @@
 
 from apev.report.charts import write_figures
 from apev.report.page import write_report
-from apev.report.tables import markdown_table, print_returns, print_table, read_folder, read_jsonl, summarise
+from apev.report.tables import markdown_table, print_table, read_folder, read_jsonl, summarise
 
 __all__ = [
     "markdown_table",
-    "print_returns",
     "print_table",
     "read_folder",
     "read_jsonl",

@@ -15,6 +15,7 @@ from zlib import crc32
 
 import numpy as np
 
+from apev.agents import ALGORITHMS
 from apev.files import write_text
 from apev.report.html import escaped
 from apev.report.statistics import wilson
@@ -23,7 +24,6 @@ from apev.report.tables import display_name, read_folder, success_by_members_cor
 # At least 3:1 against white and against the page's dark card; markers and dashes repeat what the colours say.
 COLOURS = {
     "oracle": "#868e96",
-    "ape-v": "#e8590c",
     "ape-v-printed": "#d6336c",
     "ape-v-eval-only": "#b8860b",
     "ape-v-no-floor": "#a61e4d",
@@ -31,14 +31,6 @@ COLOURS = {
     "random-member-step": "#66a80f",
     "average": "#1c7ed6",
     "single": "#845ef7",
-    "lcb": "#3b8ea5",
-    "sac-n": "#1c7ed6",
-    "edac": "#845ef7",
-    "cql": "#099268",
-    "iql": "#b8860b",
-    "rem": "#d6336c",
-    "sac": "#66a80f",
-    "bc": "#868e96",
     "forgetting": "#1c7ed6",
     "committed": "#d6336c",
     "errors and likelihood as printed": "#d6336c",
@@ -61,6 +53,8 @@ def policy_colour(policy: str) -> str:
     """The policy's colour everywhere; an unknown policy gets one that depends on its name only."""
     if policy.startswith("e_"):  # a belief frozen at one member
         return "#868e96"
+    if policy in ALGORITHMS:
+        return ALGORITHMS[policy].colour
     return COLOURS.get(policy) or _SPARE[crc32(policy.encode(errors="backslashreplace")) % len(_SPARE)]
 
 

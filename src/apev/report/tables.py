@@ -15,8 +15,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from apev.agents import ALGORITHMS
 from apev.files import MOST_JSON, FileError, inside, parse_json, read_json, read_lines, reading, regular, write_text
-from apev.report.statistics import bootstrap_ci, paired_difference, success_interval
+from apev.report.statistics import paired_difference, success_interval
 from apev.terminal import markup, plain
 
 AGAIN = "make the folder again (`apev demo`, `apev reproduce`), or copy it again from where it was made"
@@ -29,7 +30,7 @@ Rows = list[list[str]]  # a table of text, the first row its heading
 # Table order, and what people read instead of the names in the files. Other policies follow under their raw name.
 POLICY_NAMES = {
     "oracle": "Oracle",
-    "ape-v": "APE-V",
+    "ape-v": ALGORITHMS["ape-v"].label,
     "ape-v-greedy": "APE-V, greedy",
     "ape-v-printed": "APE-V as printed",
     "ape-v-no-floor": "APE-V, no target floor",
@@ -41,20 +42,14 @@ POLICY_NAMES = {
     "average": "Average ensemble",
     "average-greedy": "Average ensemble, greedy",
     "single": "Single network",
-    "lcb": "LCB ensemble",
-    "sac-n": "SAC-N",
-    "edac": "EDAC",
-    "cql": "CQL",
-    "iql": "IQL",
-    "rem": "REM",
-    "sac": "SAC",
-    "bc": "BC",
-}
+} | {name: ALGORITHMS[name].label for name in ("lcb", "sac-n", "edac", "cql", "iql", "rem", "sac", "bc")}
 
 
 def display_name(policy: str) -> str:
     """The name people read; a policy we don't know keeps its own."""
-    return POLICY_NAMES.get(policy, policy)
+    if policy in POLICY_NAMES:
+        return POLICY_NAMES[policy]
+    return ALGORITHMS[policy].label if policy in ALGORITHMS else policy
 
 
 def table_order(policies: Iterable[str]) -> list[str]:
@@ -132,21 +127,6 @@ def print_table(summary: Record, console: Console | None = None) -> None:
     for policy, cells in _rows(summary):
         table.add_row(markup(display_name(policy)), *(cells[i] for i in shown), style="bold" if policy == "ape-v" else None)
     console.print(table)
-
-
-def print_returns(episodes: Iterable[Record], title: str = "", console: Console | None = None) -> None:
-    """Print mean returns with bootstrap intervals: for worlds that know no success, only rewards."""
-    table = Table(title=markup(title) or None, header_style="bold")
-    table.add_column("policy")
-    for column in ("mean return", "95% interval", "mean steps", "episodes"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for policy, rows in _by_policy(episodes).items():
-        returns = np.array([r["return"] for r in rows])
-        low, high = bootstrap_ci([returns])
-        steps = np.mean([r["length"] for r in rows])
-        cells = [f"{returns.mean():.1f}", f"{low:.1f} – {high:.1f}", f"{steps:.1f}", f"{len(rows):,}"]
-        table.add_row(markup(display_name(policy)), *cells)
-    (console or Console()).print(table)
 
 
 def markdown_table(summary: Record) -> str:
@@ -239,19 +219,6 @@ def _check_table(summary: Record) -> None:
         table_rows(summary, ablation=True)
     else:
         list(_rows(summary))
-
-
-def read_returns(folder: str | Path) -> list[dict[str, Any]]:
-    """The episodes of a folder that `apev evaluate` wrote of a world without success, only rewards; else none."""
-    folder = Path(folder)
-    if stored(folder, "summary.json") is not None:
-        return []
-    episodes = _read_optional(folder, "episodes.jsonl")
-    if all(row.get("success") is not None for row in episodes):
-        return []
-    path = stored(folder, "episodes.jsonl") or folder
-    check_lines(path, episodes, {"policy": str, "return": NUMBER, "length": NUMBER})
-    return episodes
 
 
 NUMBER = (int, float)

@@ -23,7 +23,8 @@ from apev.agents.dqn import DQN
 from apev.cli import main
 from apev.data import Dataset, Sampler
 from apev.files import read_tensors
-from apev.train import Interrupted, Schedule, TrainingError, alone_in, check_settings, train
+from apev.loop import Interrupted, Schedule, TrainingError, alone_in, check_settings
+from apev.loop import run as train
 
 EVERY = Schedule(updates=12, log_every=2, eval_every=3, checkpoint_every=4)
 

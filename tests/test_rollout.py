@@ -13,15 +13,15 @@ from gymnasium import spaces
 from apev.agents import DQN, DQNConfig
 from apev.data import Layout
 from apev.envs import BatchedLockedDoors, LockedDoorsEnv, Room, load_images
-from apev.evaluate import STALL_WINDOW, GymnasiumBatch, Rollout, rollout
 from apev.policy import Policy
+from apev.rollout import STALL_WINDOW, GymnasiumBatch, Rollout, rollout
 
 CARTPOLE = Layout(vectors=(("observation", 4),), picture=None, picture_shape=None, num_actions=2, bare=True)
 COUNTER = Layout(vectors=(("observation", 1),), picture=None, picture_shape=None, num_actions=2, bare=True)
 DOORS = Layout(vectors=(("position", 18),), picture="image", picture_shape=(3, 32, 32), num_actions=4)
 
 
-def policy_for(layout: Layout, adapt: Any = True, seed: int = 0, **settings: Any) -> Policy:
+def policy_for(layout: Layout, adapt: Any = "bayes", seed: int = 0, **settings: Any) -> Policy:
     config = DQNConfig(**({"members": 3, "hidden": (16,), "likelihood": "paper"} | settings))
     return Policy(DQN(layout, config, seed=seed), adapt)
 
@@ -154,7 +154,7 @@ def test_an_empty_rollout_has_separate_columns() -> None:
 # ---------------------------------------------------------------------- Locked Doors, batched or not
 
 
-@pytest.mark.parametrize("adapt", [True, False, 1])
+@pytest.mark.parametrize("adapt", ["bayes", "uniform", "member:1"])
 def test_batched_rooms_and_gymnasium_rooms_give_the_same_rollouts(adapt: Any) -> None:
     images, n = load_images(), 5
     rng = np.random.default_rng(0)

@@ -68,7 +68,7 @@ Evaluator = Callable[[Agent, int], list[dict[str, Any]]]
 """Called with the agent and the update; returns lines for curves.jsonl."""
 
 
-def train(
+def run(
     agent: Agent,
     sampler: Sampler,
     folder: str | Path,
@@ -78,12 +78,14 @@ def train(
     held_out: Sampler | None = None,
     evaluator: Evaluator | None = None,
     config: dict[str, Any] | None = None,
+    logged: dict[str, Any] | None = None,
     title: str = "training",
     console: Console | None = None,
 ) -> Path:
     """Train `agent` to the end of the schedule; returns the run folder.
 
     `held_out` samples contexts that no member trains on: the belief filter's scales are measured there at the end.
+    `logged` says what the log's episodes returned, and goes with the policy.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +110,9 @@ def train(
                 training.turn()
                 bar.update(task, completed=progress.update)
         training.calibrate()
-        Policy(agent).save(folder / "policy", update=progress.update)
+        policy = Policy(agent)
+        policy.logged = logged
+        policy.save(folder / "policy", update=progress.update)
         return folder
 
 

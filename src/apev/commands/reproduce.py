@@ -46,8 +46,8 @@ class LockedDoors(Machine):
     """Folder for episodes, curves, summary.json, figures and report.html."""
     images: str | None = None
     """An .npz or the official cifar-10-python.tar.gz, or 'cifar10' to download it; else the small set we ship."""
-    seeds: int | None = None
-    """How many seeds: 1 for smoke and demo, 3 for small and cpu, 4 for paper unless given."""
+    seeds: tuple[int, ...] | None = None
+    """Which seeds, by name: --seeds 0 1 2. Unless given: 0 for smoke and demo, 0 to 2 for small and cpu, 0 to 3 for paper."""
     only_seed: int | None = None
     """Do one seed and no table: several processes can share a folder. Run again with --resume for the table."""
     resume: bool = False
@@ -60,7 +60,7 @@ class LockedDoors(Machine):
         from apev.experiments.provenance import provenance
 
         self.use()
-        seeds = self.seeds or {"smoke": 1, "demo": 1, "small": 3, "cpu": 3, "paper": 4}[self.scale]
+        seeds = self.seeds or tuple(range({"smoke": 1, "demo": 1, "small": 3, "cpu": 3, "paper": 4}[self.scale]))
         meta = provenance() | {"scale": self.scale}
         images = load_images(self.images)
         if self.images is None and self.scale in ("cpu", "paper"):
@@ -88,8 +88,8 @@ class DoorsAblation(Machine):
     """Folder for episodes, curves, summary.json and figures."""
     images: str | None = None
     """As for locked-doors."""
-    seeds: int = 1
-    """How many seeds."""
+    seeds: tuple[int, ...] = (0,)
+    """Which seeds, by name: --seeds 0 1 2."""
     updates: int = 1200
     """Gradient steps a variant."""
     train_images: int = 1000
@@ -189,8 +189,8 @@ class Procgen(Machine):
     """smoke: seconds, our own pictures; cpu: hours, Procgen's pixels; paper: its updates and batch, for a GPU."""
     out: Path | None = None
     """Folder for episodes, curves, summary.json and report.html; runs/procgen/MODE-LEVELS unless given."""
-    seeds: int = 1
-    """How many seeds."""
+    seeds: tuple[int, ...] = (0,)
+    """Which seeds, by name: --seeds 0 1 2."""
     only_seed: int | None = None
     """Do one seed and no table: several processes can share a folder. Run again with --resume for the table."""
     backup_depth: int | None = None

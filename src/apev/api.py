@@ -1,0 +1,208 @@
+"""The front door: `apev.train` makes a policy of a log, `apev.evaluate` says what policies are worth.
+
+The command line, the README, the examples and every experiment train through `train`: the same log, settings and seed give the
+same tensors, whoever asks.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from apev.agents import BeliefConfig, Variant, find
+from apev.agents.agent import Agent
+from apev.agents.registry import agent_of
+from apev.data import Dataset, Sampler
+from apev.evaluation import Evaluation, evaluate_policies
+from apev.loop import Evaluator, Schedule
+from apev.loop import run as run_training
+from apev.policy import Policy, load
+
+FIRST_LOOK = 3000  # updates unless they are given
+KEPT = ("name", "environment", "environment_spec", "reference")  # what a run keeps of its log's origin
+PER_GROUP = 16  # transitions of a context that a batch takes together, where the log names contexts or shares pictures
+
+Log = Dataset | str | os.PathLike[str]
+Environment = str | Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What experiments ask of a training beyond what a user does."""
+
+    sampler: Callable[[Dataset, Any], Any] | None = None  # (log to train on, configuration) -> where batches come from
+    evaluator: Evaluator | None = None  # instead of returns in `eval_env`
+    schedule: Schedule | None = None  # instead of one for so many updates
+    facts: Mapping[str, Any] | None = None  # kept in config.json instead of the usual ones
+    held_out: Dataset | None = None  # instead of a share of the log
+    title: str | None = None
+
+
+def train(
+    data: Log,
+    algorithm: str = "ape-v",
+    *,
+    out: str | os.PathLike[str] | None = None,
+    updates: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    resume: bool = False,
+    eval_env: Environment | None = None,
+    eval_every: int = 1000,
+    checkpoint_every: int = 500,
+    batch_size: int | None = None,
+    held_out: float = 0.05,
+    lr_decay: bool = False,
+    compile: bool = False,
+    config: Any = None,
+    console: Console | None = None,
+    extras: Extras | None = None,
+    **settings: Any,
+) -> Policy:
+    """Train a policy from a log, and return it as it would be deployed.
+
+    data: a `Dataset`, or a path that `Dataset.load` reads.
+    algorithm: "ape-v" adapts; `apev train --help` lists the others. The agent for the log's kind of actions is taken.
+    out: the run folder, with checkpoints to resume from and the policy; without one nothing is kept but what is returned.
+    updates: gradient steps, 3,000 unless given: a first look. Robots take 100,000 and more.
+    seed: decides every random number.
+    resume: go on from the last checkpoint in `out`, bit for bit; nothing there begins anew.
+    eval_env: a Gymnasium id, or a function that makes an environment, to evaluate in every `eval_every` updates.
+    batch_size: transitions an update: 512 for discrete actions and 256 for continuous ones unless given. Where every episode
+        shows one picture, or the log names its contexts, they are drawn as 16 transitions of each.
+    held_out: share of the rows that no member trains on, to calibrate the belief; agents without one hold out nothing.
+    lr_decay: let the learning rate fall along a half cosine.
+    compile: compile the networks with torch.compile, for a GPU.
+    config: a whole configuration of an agent, instead of an algorithm and its settings.
+    settings: any field of the agent's configuration: members=5, gamma=0.98, lr=3e-4, ...
+    """
+    extras, console = extras or Extras(), console or Console(stderr=True, highlight=False)
+    log = data if isinstance(data, Dataset) else Dataset.load(data)
+    if config is None:
+        variant = find(algorithm, discrete=log.discrete)
+        config = configure(variant, settings)
+        kind: type[Agent] = variant.agent
+    else:
+        kind, config = agent_of(config), replace(config, **settings)
+    kept, rest = log, extras.held_out
+    if rest is None and has_belief(kind, config) and held_out * len(log) >= 1:
+        kept, rest = log.split(held_out, seed)
+        console.print(f"held out to calibrate the belief: {split_in_words(log, rest)}")
+    agent = kind.for_data(kept, config, seed=seed)
+    agent.to_device(device)
+    if compile:
+        agent.compile_networks()
+    if updates is None and extras.schedule is None:
+        updates = FIRST_LOOK
+        if not log.discrete:
+            console.print(f"{updates:,} updates are a first look: robots take 100,000 and more (updates=, --updates).")
+    size = batch_size if batch_size is not None else 512 if log.discrete else 256
+    schedule = extras.schedule or Schedule(
+        updates or 0, max(1, min(50, updates or 1)), eval_every if eval_env is not None else 0, checkpoint_every, lr_decay
+    )
+    sampler = extras.sampler(kept, config) if extras.sampler is not None else usual_sampler(kept, size, device, seed)
+    evaluator = extras.evaluator
+    if evaluator is None and eval_env is not None:
+        evaluator = returns_in(eval_env, seed, agent)
+    facts = extras.facts
+    if facts is None:
+        facts = {"agent": algorithm, "data_digest": log.digest, "seed": seed, "batch_size": size, "held_out": held_out}
+        facts |= {"source": {key: log.source[key] for key in KEPT if key in log.source}}
+    with tempfile.TemporaryDirectory() as nowhere:
+        folder = run_training(
+            agent,
+            sampler,
+            Path(nowhere if out is None else out),
+            schedule,
+            resume=resume,
+            held_out=None if rest is None else Sampler(rest, device=device),
+            evaluator=evaluator,
+            config=dict(facts),
+            logged=logged_return(log),
+            title=extras.title or algorithm,
+            console=console,
+        )
+        return load(folder, device=device, seed=seed)
+
+
+def configure(variant: Variant, settings: Mapping[str, Any]) -> Any:
+    """The configuration of an algorithm with these settings; a name it does not know is refused."""
+    names = variant.config.__dataclass_fields__
+    for name in settings:
+        if name == "members" and name not in names:
+            raise ValueError(f"members={settings[name]}: this algorithm has one. Fix: leave it out.")
+        if name not in names:
+            raise ValueError(f"there is no setting {name!r}. Fix: one of {', '.join(names)}.")
+    return variant.config(**{**variant.settings, **settings})
+
+
+def has_belief(kind: type[Agent], config: Any) -> bool:
+    """Whether these agents have members to believe in, and errors to judge them by."""
+    members = getattr(config, "members", 1) + getattr(config, "wildcards", 0)
+    return kind.errs and isinstance(config, BeliefConfig) and members != 1
+
+
+def usual_sampler(log: Dataset, batch_size: int, device: str, seed: int) -> Sampler:
+    """Batches of this size: single rows, or some of each context where the log says what those are."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}. Fix: at least 1.")
+    each = min(PER_GROUP, batch_size)
+    groups = max(1, batch_size // each)
+    return Sampler(log, batch_groups=groups, per_group=each, batch_size=batch_size, device=device, seed=seed)
+
+
+def split_in_words(log: Dataset, held_out: Dataset) -> str:
+    """What was held out: "1,203 rows (5.0%) from 12 of 240 episodes"."""
+    parts, of = len(np.unique(held_out.group)), len(np.unique(log.group))
+    share = len(held_out) / len(log)
+    return f"{len(held_out):,} rows ({share:.1%}) from {parts:,} of {of:,} {log.describe()['group_is']}s"
+
+
+def logged_return(log: Dataset) -> dict[str, Any]:
+    """What the log's own episodes returned, for the table that a policy is judged in."""
+    returns = log.episode_returns()
+    if log.hidden is not None:
+        returns = returns[np.unique(log.episodes[~log.hidden])]
+    spread = float(returns.std(ddof=1)) if len(returns) > 1 else 0.0
+    return {"mean": float(returns.mean()), "std": spread, "episodes": len(returns)}
+
+
+def returns_in(env: Environment, seed: int, agent: Agent, episodes: int = 10) -> Evaluator:
+    """Mean return of the policy as it is deployed, during training; an environment that does not fit is refused at once."""
+    from apev.rollout import GymnasiumBatch, check_fit, rollout
+
+    batch = GymnasiumBatch(env, episodes, seed=1000 + seed)
+    check_fit(Policy(agent), batch, env if isinstance(env, str) else "the environment")
+
+    def evaluate_now(agent: Agent, update: int) -> list[dict[str, Any]]:
+        result = rollout(Policy(agent, seed=seed), batch)
+        return [{"policy": "adaptive", "seed": seed, "return": float(result.returns.mean()), "episodes": episodes}]
+
+    return evaluate_now
+
+
+def evaluate(
+    policies: Policy | str | os.PathLike[str] | Sequence[Any] | Mapping[str, Any],
+    env: Environment | None = None,
+    episodes: int = 20,
+    *,
+    adapt: Sequence[str] | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    console: Console | None = None,
+) -> Evaluation:
+    """Roll out policies in an environment; returns a table that prints well, with every episode in it.
+
+    policies: a `Policy` or a run folder, several of them, or a dict with names for them.
+    env: a Gymnasium id, or a function that makes an environment; None takes the one that a run's log names.
+    adapt: behaviours of the belief, a row each (see `apev.behaviour`): adapting, the average and each member unless given.
+    seed: of the first episode; all rows see the same episodes.
+    """
+    return evaluate_policies(policies, env, episodes, adapt=adapt, seed=seed, device=device, console=console)

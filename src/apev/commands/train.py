@@ -1,0 +1,114 @@
+"""`apev train`: a policy from a log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from apev import api
+from apev.agents import ALGORITHMS, find
+from apev.data import Dataset
+from apev.machine import Machine
+from apev.terminal import markup
+
+
+def algorithms(default: str) -> str:
+    """The help of --agent: every algorithm that is registered, in a clause."""
+    clauses = []
+    for algorithm in ALGORITHMS.values():
+        only = "" if algorithm.discrete and algorithm.continuous else " (discrete)" if algorithm.discrete else " (continuous)"
+        clauses.append(f"{algorithm.name}{only}: {algorithm.about}")
+    return "; ".join(clauses) + "."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Machine):
+    """Train an agent on your own log: discrete actions (vectors, pictures, or a dict of them) or continuous ones (vectors)."""
+
+    data: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    """The log: an .npz with observations, actions, rewards, terminated, truncated (and next_observations if logged), a D4RL
+    .hdf5, a .apev folder, or a Minari id. `apev data` looks at it, checks it and converts it."""
+    out: Path = Path("runs/train")
+    """The run folder."""
+    agent: Annotated[str, tyro.conf.arg(metavar="NAME", help_behavior_hint=algorithms)] = "ape-v"
+    """Which algorithm, ape-v unless given."""
+    members: int | None = None
+    """How many members; each agent has a default. Agents of continuous actions other than ape-v have one."""
+    gamma: float | None = None
+    """Discount: .98 for discrete actions and .99 for continuous ones unless given."""
+    updates: int | None = None
+    """Gradient steps: 3,000 unless given. For continuous actions that is a first look: robots take 100,000 and more."""
+    batch_size: int | None = None
+    """Transitions an update: 512 for discrete actions and 256 for continuous ones unless given. Where every episode shows one
+    picture, or the log names its contexts, it is drawn as 16 transitions of each."""
+    lr_decay: bool = False
+    """Let the learning rate fall along a half cosine."""
+    held_out: float = 0.05
+    """Share of the log kept out of training, in whole contexts where there are many, to calibrate the belief; 0 keeps none."""
+    eval_env: str | None = None
+    """A Gymnasium id to evaluate in during training."""
+    eval_every: int = 1000
+    """Updates between two evaluations, if there is an --eval-env."""
+    checkpoint_every: int = 500
+    """Updates between two checkpoints."""
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
+    """Any other field of the agent's configuration, e.g. --set hidden=64,64 lr=3e-4."""
+    seeds: tuple[int, ...] = (0,)
+    """Which seeds, by name: --seeds 0 1 2 trains three policies, in OUT/seed-0, OUT/seed-1, ... Each decides every random
+    number of its training."""
+    compile: bool = False
+    """Compile the networks with torch.compile: a minute at the start, then faster updates on a GPU. Needs a C++ compiler."""
+    resume: bool = False
+    """Go on from the last checkpoint in --out, bit for bit."""
+
+    def run(self) -> None:
+        """Train one policy a seed."""
+        self.use()
+        log = Dataset.load(self.data)
+        Console(stderr=True, highlight=False).print(markup(repr(log)))
+        variant = find(self.agent, discrete=log.discrete)
+        settings = parse_settings(variant.config, self.set)
+        settings |= {name: value for name in ("members", "gamma") if (value := getattr(self, name)) is not None}
+        for seed in self.seeds:
+            out = self.out if len(self.seeds) == 1 else self.out / f"seed-{seed}"
+            api.train(
+                log,
+                self.agent,
+                out=out,
+                updates=self.updates,
+                seed=seed,
+                device=self.device,
+                resume=self.resume,
+                eval_env=self.eval_env,
+                eval_every=self.eval_every,
+                checkpoint_every=self.checkpoint_every,
+                batch_size=self.batch_size,
+                held_out=self.held_out,
+                lr_decay=self.lr_decay,
+                compile=self.compile,
+                **settings,
+            )
+            print(f'trained: {out}  (policy = apev.load("{out}"))')
+
+
+def parse_settings(config_type: type, settings: tuple[str, ...]) -> dict[str, Any]:
+    """`name=value` words for the fields of a configuration."""
+    defaults = {f.name: f.default for f in fields(config_type)}
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name not in defaults:
+            raise ValueError(f"--set {setting}: no such field. Fix: one of {', '.join(defaults)}.")
+        kind: Any = type(defaults[name])
+        try:
+            if kind is bool:
+                parsed[name] = {"true": True, "false": False}[value.lower()]
+            else:
+                parsed[name] = tuple(int(v) for v in value.split(",")) if kind is tuple else kind(value)
+        except (ValueError, KeyError):
+            raise ValueError(f"--set {setting}: {name} is a {kind.__name__}.") from None
+    return parsed
