@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from apev.bayes import Posterior, TabularMDP, solve
-from apev.experiments.provenance import keep_answer
+from apev.experiments.common.provenance import keep_answer
 
 COLOURS = {"goals": "#1c7ed6", "blockades": "#e8590c", "slippery": "#868e96"}
 MEANT_LINEAR = ("goals", "blockades")

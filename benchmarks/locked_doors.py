@@ -42,11 +42,11 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
-from apev.agents.dqn import DQN
+from apev.agents.discrete.dqn import DQN
 from apev.data import Dataset, Sampler
 from apev.envs import Room, collect, load_images
-from apev.experiments.locked_doors import Recipe, build_agent
-from apev.experiments.provenance import keep_answer
+from apev.experiments.common.provenance import keep_answer
+from apev.experiments.locked_doors.recipe import Recipe, build_agent
 from apev.machine import keep_memory
 from apev.progress import progress_bar
 

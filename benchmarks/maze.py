@@ -33,12 +33,12 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from apev.agents import C51, C51Config
-from apev.agents.c51 import take_logits
+from apev.agents.distributional.c51 import take_logits
 from apev.data import Batch, Sampler
 from apev.data.prioritised import PrioritisedSampler
-from apev.envs.maze_data import log_mazes, make_mazes
-from apev.envs.maze_pictures import make_renderer
-from apev.experiments.provenance import keep_answer
+from apev.experiments.common.provenance import keep_answer
+from apev.experiments.procgen.log import log_mazes, make_mazes
+from apev.experiments.procgen.pictures import make_renderer
 from apev.progress import progress_bar
 
 MATMUL = 2048  # side of the square matrices whose product is the machine's peak

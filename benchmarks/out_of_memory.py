@@ -36,10 +36,10 @@ import torch
 import tyro
 
 from apev.data import Dataset, Sampler
-from apev.data.columns import FORMAT, VERSION
-from apev.data.folder import write_columns
+from apev.data.formats.columns import FORMAT, VERSION
+from apev.data.formats.folder import write_columns
 from apev.data.mapped import map_of
-from apev.experiments.provenance import keep_answer
+from apev.experiments.common.provenance import keep_answer
 
 OBS, ACTIONS, EPISODE = 17, 6, 1000
 ROW_BYTES = 4 * (2 * OBS + ACTIONS + 1) + 2 + 8

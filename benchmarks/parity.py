@@ -27,7 +27,7 @@ from rich.console import Console
 from apev.agents import AGENTS
 from apev.data import Dataset, Layout, Sampler
 from apev.envs.make import make
-from apev.experiments.provenance import provenance
+from apev.experiments.common.provenance import provenance
 from apev.loop import set_lr
 from apev.machine import Machine
 from apev.policy import Policy

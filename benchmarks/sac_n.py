@@ -44,7 +44,7 @@ from rich.table import Table
 
 from apev.agents import APEVSAC, SAC, APEVSACConfig, SACConfig
 from apev.data import Batch, Layout, Observations
-from apev.experiments.provenance import keep_answer
+from apev.experiments.common.provenance import keep_answer
 from apev.machine import keep_memory, quick_products
 
 OBS, ACTIONS, BATCH, HIDDEN = 17, 6, 256, (256, 256, 256)

@@ -9,7 +9,7 @@ import torch
 
 from apev.agents import SAC
 from apev.data import Batch, Layout, Observations
-from apev.ensemble import EnsembleLinear
+from apev.nn.ensemble import EnsembleLinear
 
 
 def linear(layer: Any) -> EnsembleLinear:

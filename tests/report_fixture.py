@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from apev.report.tables import summarise
+from apev.experiments.common.tables import summarise
 
 CLASSES = ["airplane", "automobile", "ship", "truck"]
 DOORS = [[4, 0], [8, 4], [4, 8], [0, 4]]

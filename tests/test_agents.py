@@ -13,7 +13,7 @@ from torch import Tensor
 from apev import belief as beliefs
 from apev.agents import AGENTS, APEV, C51, DQN, LCB, APEVConfig, DQNConfig, LCBConfig
 from apev.data import Batch, Layout, Observations
-from apev.networks import QEnsemble
+from apev.nn.qnets import QEnsemble
 
 
 class TestSingleDQN(AgentContract):

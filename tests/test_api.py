@@ -18,15 +18,15 @@ from safetensors.torch import load_file
 import apev
 from apev.agents import APEVConfig, DQNConfig
 from apev.agents.agent import Agent
-from apev.agents.dqn import DQN
+from apev.agents.discrete.dqn import DQN
 from apev.agents.registry import ALGORITHMS, Algorithm, Variant, register, unregister
 from apev.api import Extras
 from apev.cli import main
 from apev.data import Dataset
 from apev.data.examples import cartpole
+from apev.experiments.common.charts import policy_colour
+from apev.experiments.common.tables import display_name
 from apev.loop import Schedule
-from apev.report.charts import policy_colour
-from apev.report.tables import display_name
 
 
 def digest(folder: Path) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from apev.bayes import Posterior, TabularMDP, best_markov, bound_markov, evaluate_markov, random_posterior, solve
 from apev.bayes.markov import single_state_gains, stationarity, value_and_gradient
-from apev.envs.chain import chain
+from apev.experiments.theory.chain import chain
 
 FAST = settings(max_examples=15, deadline=None)
 FEW = settings(max_examples=6, deadline=None)

@@ -21,7 +21,7 @@ from apev.bayes import (
     value_recursion,
 )
 from apev.bayes.propositions import best_history_policy, gradients, recursion_residuals, search_histories
-from apev.envs.chain import chain
+from apev.experiments.theory.chain import chain
 
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "bayes.py"
 

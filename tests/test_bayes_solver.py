@@ -24,7 +24,7 @@ from apev.bayes import (
     solve,
 )
 from apev.bayes.propositions import search_histories
-from apev.envs.chain import chain
+from apev.experiments.theory.chain import chain
 
 FAST = settings(max_examples=20, deadline=None)
 seeds = st.integers(0, 10_000)

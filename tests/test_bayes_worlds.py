@@ -24,7 +24,7 @@ from apev.bayes import (
     solve,
 )
 from apev.bayes.evaluate import chain_values, mix
-from apev.envs.chain import chain, chain_env
+from apev.experiments.theory.chain import chain, chain_env
 
 FAST = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 10_000)

@@ -8,14 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apev.agents import APEVC51, C51, C51LCB, APEVC51Config, C51Config, C51LCBConfig
-from apev.agents.backups import Graph, plan, project
-from apev.data import Sampler, symmetries
+from apev.agents.distributional import symmetries
+from apev.agents.distributional.backups import Graph, plan, project
+from apev.data import Sampler
 from apev.data.batch import Layout
 from apev.data.prioritised import PrioritisedSampler
 from apev.data.returns import logged_returns
-from apev.envs.maze_data import log_mazes, make_mazes
-from apev.envs.maze_env import BatchedMaze
-from apev.networks import CategoricalEnsemble, impala_encoder
+from apev.experiments.procgen.log import log_mazes, make_mazes
+from apev.experiments.procgen.world import BatchedMaze
+from apev.nn.encoders import impala_encoder
+from apev.nn.qnets import CategoricalEnsemble
 from apev.policy import Policy
 from apev.rollout import rollout
 

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from apev.bayes import best_markov, evaluate_belief, evaluate_markov, solve
 from apev.bayes.markov import value_and_gradient
-from apev.envs.chain import LEFT, RIGHT, adaptive_value, chain, chain_env, markov_policy, markov_value, paper_bound
+from apev.experiments.theory.chain import (
+    LEFT,
+    RIGHT,
+    adaptive_value,
+    chain,
+    chain_env,
+    markov_policy,
+    markov_value,
+    paper_bound,
+)
 
 
 def passage(n: int, p: np.ndarray, start: int, goal: int) -> float:

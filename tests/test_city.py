@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from apev.bayes import best_markov, solve
-from apev.bayes.batch import TabularBatch
 from apev.data import Dataset
-from apev.envs.city import BLOCKED, OPEN, City, collect_drives
+from apev.experiments.theory.batch import TabularBatch
+from apev.experiments.theory.city import BLOCKED, OPEN, City, collect_drives
 
 UP, RIGHT, DOWN, LEFT = range(4)
 

@@ -10,7 +10,7 @@ import torch
 from by_hand import PLAIN, linear, one_state, step
 
 from apev.agents import BC, CQL, EDAC, IQL, REM, BCConfig, CQLConfig, EDACConfig, IQLConfig, REMConfig
-from apev.agents.bc import GaussianActor
+from apev.agents.continuous.bc import GaussianActor
 from apev.data import Dataset, Layout
 from apev.loop import set_lr
 

@@ -15,10 +15,10 @@ from apev.cli import Command, main
 from apev.data import Dataset
 from apev.data.scores import normalised
 from apev.envs.make import make
-from apev.experiments.cells import cells
-from apev.experiments.d4rl import SIZES, configuration, data_used, edac_eta
-from apev.experiments.d4rl_evaluate import trace_of
-from apev.report.d4rl import PAPER, write_summary
+from apev.experiments.common.cells import cells
+from apev.experiments.d4rl.evaluate import trace_of
+from apev.experiments.d4rl.recipe import SIZES, configuration, data_used, edac_eta
+from apev.experiments.d4rl.report import PAPER, write_summary
 from apev.rollout import Rollout
 
 pytest.importorskip("mujoco", reason="pip install 'apev[mujoco]'")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from apev.data import DataError, Dataset, Sampler
-from apev.data import io as files
+from apev.data.formats import io as files
 from apev.data.mapped import is_mapped
 from apev.data.source import d4rl_name, d4rl_robot, recover_environment
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from apev.cli import main
-from apev.data import DataError, Dataset, Sampler, defects, minari_files
-from apev.data import io as files
+from apev.data import DataError, Dataset, Sampler, defects
+from apev.data.formats import io as files
+from apev.data.formats import minari as minari_files
 from apev.data.source import recover_environment
 
 minari = pytest.importorskip("minari")

@@ -20,7 +20,7 @@ from apev.agents import (
     DiscreteREMConfig,
     find,
 )
-from apev.agents.dqn import DQN
+from apev.agents.discrete.dqn import DQN
 
 SMALL: dict[str, Any] = {"gamma": 0.5, "hidden": (), "floor": 0.0}
 

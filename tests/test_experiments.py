@@ -17,14 +17,16 @@ import torch
 from agent_contract import QUIET
 from PIL import Image
 
-from apev.agents import APEVConfig, DQNConfig
+from apev.agents import APEV, APEVConfig, DQNConfig
 from apev.cli import main
 from apev.data import Dataset
 from apev.envs import ImageSet, Room, collect, load_images
-from apev.envs.locked_doors import MOVES
-from apev.experiments import ablation, locked_doors, provenance
-from apev.experiments.door_episodes import TestEpisodes, oracle_rollout
-from apev.experiments.locked_doors import Recipe, build_agent, limited, member_doors
+from apev.experiments.common import provenance
+from apev.experiments.locked_doors import ablation
+from apev.experiments.locked_doors import recipe as locked_doors
+from apev.experiments.locked_doors.episodes import TestEpisodes, oracle_rollout
+from apev.experiments.locked_doors.recipe import Recipe, limited, member_doors
+from apev.experiments.locked_doors.rooms import MOVES
 from apev.loop import Schedule
 
 IMAGES = load_images()
@@ -218,7 +220,7 @@ def test_an_interrupted_experiment_goes_on_where_it_was(tmp_path: Path, monkeypa
 
 def test_seeds_differ_in_everything_but_the_images(tmp_path: Path) -> None:
     recipe = replace(TINY, agents=("ape-v",))
-    summary = locked_doors.run(tmp_path / "out", IMAGES, recipe, seeds=2, console=QUIET)
+    summary = locked_doors.run(tmp_path / "out", IMAGES, recipe, seeds=(0, 1), console=QUIET)
     assert summary["meta"]["seeds"] == [0, 1]
     assert summary["policies"]["ape-v"]["episodes"] == 16
     assert summary["policies"]["ape-v"]["seeds"] == 2
@@ -271,7 +273,7 @@ def test_member_doors_are_the_doors_members_value_when_trusted_alone() -> None:
     columns = collect(limited(IMAGES, TINY), Room(), 1, seed=0)
     dataset = Dataset.from_arrays(**columns, num_actions=4)
     recipe = replace(TINY, configs={"ape-v": APEVConfig(members=3, hidden=(), features=4)})
-    agent = build_agent("ape-v", recipe, dataset, 0, "cpu")
+    agent = APEV.for_data(dataset, recipe.config("ape-v"))
     layer = agent.net.heads.layers[0]
     with torch.no_grad():
         layer.weight.zero_()
@@ -304,7 +306,7 @@ def test_ablation_trains_each_variant_beside_the_plain_ensemble(tmp_path: Path, 
     monkeypatch.setitem(locked_doors.CONFIGS, "ensemble", DQNConfig(**SMALL))
     few = limited(IMAGES, TINY)
     images = ImageSet(few.train_images, few.train_labels, few.test_images, few.test_labels)
-    summary = ablation.run_ablation(tmp_path / "out", images, seeds=1, updates=4, train_images=16, console=QUIET)
+    summary = ablation.run_ablation(tmp_path / "out", images, seeds=(0,), updates=4, train_images=16, console=QUIET)
     assert set(summary["policies"]) == {
         "oracle",
         *variants,

@@ -18,11 +18,11 @@ from safetensors.torch import load_file, save_file
 import apev
 from apev import files
 from apev.agents import APEV, APEVConfig
-from apev.agents.apev_sac import APEVSAC, APEVSACConfig
+from apev.agents.continuous.apev import APEVSAC, APEVSACConfig
 from apev.cli import main
 from apev.data import DataError, Dataset
-from apev.data import io as formats
 from apev.data.batch import Layout
+from apev.data.formats import io as formats
 from apev.data.source import named_environment, recover_environment
 from apev.files import FileError
 from apev.policy import Policy

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from apev.envs import images as module
-from apev.envs.images import ImageSet, load_images
+from apev.experiments.locked_doors import images as module
+from apev.experiments.locked_doors.images import ImageSet, load_images
 
 BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 

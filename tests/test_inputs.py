@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from apev.agents import APEV, DQN, APEVConfig, DQNConfig
-from apev.agents.apev_sac import APEVSAC, APEVSACConfig
+from apev.agents.continuous.apev import APEVSAC, APEVSACConfig
 from apev.data.batch import Layout
 from apev.policy import Policy
 

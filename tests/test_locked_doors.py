@@ -13,7 +13,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from apev.envs import BatchedLockedDoors, ImageSet, LockedDoorsEnv, OraclePolicy, Room, collect, load_images
-from apev.envs.render import filmstrip, render_room
+from apev.experiments.locked_doors.render import filmstrip, render_room
 
 UP, RIGHT, DOWN, LEFT = range(4)
 

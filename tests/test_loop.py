@@ -19,7 +19,7 @@ from agent_contract import QUIET, build, puzzle, sampler_of
 from safetensors.torch import load_file
 
 import apev
-from apev.agents.dqn import DQN
+from apev.agents.discrete.dqn import DQN
 from apev.cli import main
 from apev.data import Dataset, Sampler
 from apev.files import read_tensors

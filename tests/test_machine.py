@@ -52,7 +52,7 @@ def test_policies_in_two_threads_agree_to_the_last_bit() -> None:
 @pytest.mark.skipif(SWITCH is None, reason="torch has no switch of oneDNN's precision before 2.9")
 @pytest.mark.parametrize("precision", ["tf32", "ieee", "bf16"])
 def test_what_the_user_asked_of_torch_is_kept(precision: str) -> None:
-    told = f"import torch; s = torch.backends.mkldnn.matmul; s.fp32_precision = '{precision}'; import apev.ensemble"
+    told = f"import torch; s = torch.backends.mkldnn.matmul; s.fp32_precision = '{precision}'; import apev.nn.ensemble"
     done = subprocess.run(
         [sys.executable, "-c", f"{told}; print(s.fp32_precision)"],
         capture_output=True,

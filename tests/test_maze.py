@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import apev.envs  # noqa: F401 (registers the environments)
-from apev.envs.maze import ACTIONS, CHEESE, HORIZON, MOVES, WORLD, make_maze
-from apev.envs.maze_data import TEST_LEVELS, CollectMaze, log_mazes, make_mazes
-from apev.envs.maze_env import BatchedMaze, MazeEnv
-from apev.envs.maze_pictures import SIDE, SimpleRenderer, make_renderer
+from apev.commands.collect_maze import CollectMaze
+from apev.experiments.procgen.log import TEST_LEVELS, log_mazes, make_mazes
+from apev.experiments.procgen.maze import ACTIONS, CHEESE, HORIZON, MOVES, WORLD, make_maze
+from apev.experiments.procgen.pictures import SIDE, SimpleRenderer, make_renderer
+from apev.experiments.procgen.world import BatchedMaze, MazeEnv
 
 # Digests of levels 0 to 99 that were equal to Procgen's when they were taken: they hold where Procgen is not installed.
 DIGESTS = {"easy": "b5f8b11ac39cbd93", "hard": "03b08ba52194284f"}

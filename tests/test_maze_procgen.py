@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from apev.envs.maze import CHEESE, WORLD, make_maze
-from apev.envs.maze_data import log_mazes, make_mazes
-from apev.envs.maze_env import BatchedMaze, MazeEnv
-from apev.envs.maze_pictures import make_renderer
-from apev.envs.procgen import INSTALL, ProcgenMaze, installed
+from apev.experiments.procgen.engine import INSTALL, ProcgenMaze, installed
+from apev.experiments.procgen.log import log_mazes, make_mazes
+from apev.experiments.procgen.maze import CHEESE, WORLD, make_maze
+from apev.experiments.procgen.pictures import make_renderer
+from apev.experiments.procgen.world import BatchedMaze, MazeEnv
 
 pytestmark = [
     pytest.mark.procgen,

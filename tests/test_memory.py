@@ -4,8 +4,8 @@ import torch
 
 from apev.agents import C51, C51Config
 from apev.data.batch import Observations
-from apev.envs.maze_data import log_mazes, make_mazes
-from apev.envs.maze_env import BatchedMaze
+from apev.experiments.procgen.log import log_mazes, make_mazes
+from apev.experiments.procgen.world import BatchedMaze
 from apev.memory import Memory, keys_of
 from apev.policy import Policy
 from apev.rollout import rollout

@@ -12,12 +12,13 @@ from agent_contract import build, puzzle
 from torch import nn
 
 from apev import belief as beliefs
-from apev import ensemble
 from apev.agents import APEV
-from apev.agents.wildcards import UNKNOWN, kinds_of_contexts
+from apev.agents.discrete.wildcards import UNKNOWN, kinds_of_contexts
 from apev.data import Dataset, Observations, Sampler
-from apev.ensemble import EncoderEnsemble, EnsembleLinear, EnsembleMLP, scale_pixels
-from apev.networks import QEnsemble, door_encoder, impala_encoder
+from apev.nn import ensemble
+from apev.nn.encoders import door_encoder, impala_encoder
+from apev.nn.ensemble import EncoderEnsemble, EnsembleLinear, EnsembleMLP, scale_pixels
+from apev.nn.qnets import QEnsemble
 
 K, B, A = 3, 7, 4
 SEES_PICTURES = ("ape-v", "dqn", "lcb")

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from report_fixture import make_folder
 
-from apev.report import write_report
+from apev.experiments.locked_doors.page import write_report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'apev[test]'")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -6,7 +6,7 @@ from scipy.stats import chisquare
 from apev.data import Dataset
 from apev.data.prioritised import LEAST, Priorities, PrioritisedSampler
 from apev.data.returns import logged_returns
-from apev.envs.maze_data import log_mazes, make_mazes
+from apev.experiments.procgen.log import log_mazes, make_mazes
 
 MAZES = make_mazes(0, 6, "easy")
 LOG = log_mazes(MAZES, "simple")

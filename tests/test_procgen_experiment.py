@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from apev.cli import main
-from apev.envs.maze_data import make_mazes
-from apev.experiments import procgen
-from apev.experiments.maze_episodes import ends_in_loop, is_confined, walk_untaught
-from apev.report.mazes import BLOCKS, NAMES, fill_mazes, idea_rows, summarise_mazes, table_rows
+from apev.experiments.procgen import recipe as procgen
+from apev.experiments.procgen.episodes import ends_in_loop, is_confined, walk_untaught
+from apev.experiments.procgen.log import make_mazes
+from apev.experiments.procgen.report import BLOCKS, NAMES, fill_mazes, idea_rows, summarise_mazes, table_rows
 
 QUIET = Console(quiet=True)
 RECIPE = replace(procgen.RECIPES["smoke"], test_levels=2, seen_levels=1, horizon=8)

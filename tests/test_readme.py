@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 import apev
-from apev.report import markdown_table, read_folder
-from apev.report.d4rl import markdown
-from apev.report.mazes import BLOCKS, holds_mazes
-from apev.report.tables import markdown_rows
+from apev.experiments.common.tables import markdown_rows, markdown_table, read_folder
+from apev.experiments.d4rl.report import markdown
+from apev.experiments.procgen.report import BLOCKS, holds_mazes
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -14,11 +14,19 @@ from report_fixture import make_curves, make_episodes, make_folder, make_replay,
 from rich.console import Console
 
 from apev.cli import main
+from apev.experiments.common.charts import Series, bar_chart, learning_curves, line_chart, policy_colour, write_figures
+from apev.experiments.common.statistics import success_interval, wilson
+from apev.experiments.common.tables import (
+    markdown_table,
+    paired_values,
+    print_table,
+    read_folder,
+    read_jsonl,
+    success_by_members_correct,
+    summarise,
+)
+from apev.experiments.locked_doors.page import write_report
 from apev.files import FileError
-from apev.report import markdown_table, print_table, read_folder, read_jsonl, summarise, write_figures, write_report
-from apev.report.charts import Series, bar_chart, learning_curves, line_chart, policy_colour
-from apev.report.statistics import success_interval, wilson
-from apev.report.tables import paired_values, success_by_members_correct
 
 
 def row(policy="ape-v", seed=0, picture=0, success=True, **more):
@@ -520,7 +528,7 @@ def test_a_damaged_folder_is_told_by_file_and_fix(tmp_path, capsys, kind, name, 
 
 
 def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("apev.report.tables.MOST_JSON", 1000)
+    monkeypatch.setattr("apev.experiments.common.tables.MOST_JSON", 1000)
     with gzip.open(tmp_path / "bomb.jsonl.gz", "wt") as file:
         file.write('{"a": 1}\n' * 1000)
     with pytest.raises(FileError, match="unpacks to more than"):

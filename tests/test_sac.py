@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from apev import ensemble
 from apev.agents import AGENTS, APEVSAC, SAC, APEVSACConfig, SACConfig
-from apev.agents.continuous import ContinuousAgent
-from apev.agents.sac import squash
+from apev.agents.continuous.base import ContinuousAgent
+from apev.agents.continuous.sac import squash
 from apev.belief import BeliefFilter
 from apev.data import Dataset, Layout, Observations
-from apev.ensemble import EnsembleMLP, Groups
+from apev.nn import ensemble
+from apev.nn.ensemble import EnsembleMLP, Groups
 
 
 class TestBC(ContinuousContract):

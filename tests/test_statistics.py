@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apev.report.statistics import (
+from apev.experiments.common.statistics import (
     bootstrap_ci,
     interquartile_mean,
     paired_difference,

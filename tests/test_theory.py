@@ -14,14 +14,14 @@ import pytest
 from apev.bayes import best_markov, evaluate_markov, solve
 from apev.cli import main
 from apev.envs import OraclePolicy, Room
-from apev.envs.chain import chain
-from apev.experiments import theory
-from apev.experiments.theory_claims import make_claims
-from apev.experiments.theory_exact import chain_rows, city_exact, shortest_round_trip
-from apev.experiments.theory_learned import Task, learn
-from apev.experiments.theory_worlds import WORLDS, chain_world, doors_world
-from apev.report.theory import TABLES, fill_blocks, markdown_block, read_theory
-from apev.report.theory_charts import lane_points
+from apev.experiments.theory import recipe as theory
+from apev.experiments.theory.chain import chain
+from apev.experiments.theory.charts import lane_points
+from apev.experiments.theory.claims import make_claims
+from apev.experiments.theory.exact import chain_rows, city_exact, shortest_round_trip
+from apev.experiments.theory.learned import Task, learn
+from apev.experiments.theory.report import TABLES, fill_blocks, markdown_block, read_theory
+from apev.experiments.theory.worlds import WORLDS, chain_world, doors_world
 
 ROOT = Path(__file__).parent.parent
 STORED = ROOT / "results" / "theory"

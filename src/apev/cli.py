@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"apev {apev.__version__} (torch {torch.__version__})")
         return
     if words == ["reproduce", "--list"]:
-        from apev.experiments.cells import print_cells
+        from apev.experiments.common.cells import print_cells
 
         print_cells()
         return

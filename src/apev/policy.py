@@ -27,7 +27,7 @@ from torch import Tensor
 from apev import belief as beliefs
 from apev import inputs
 from apev.agents import Agent
-from apev.agents.dqn import DQN
+from apev.agents.discrete.dqn import DQN
 from apev.behaviour import ODDS, Adapt, behaviour_of
 from apev.checkpoint import LATEST, SAVE_AGAIN, build, description, logged_of, policy_of
 from apev.data.batch import Batch, Observations

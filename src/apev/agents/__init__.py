@@ -1,23 +1,24 @@
 """Agents: pure learning code, one file an algorithm. `registry.py` says what algorithms there are; they are listed here."""
 
 from apev.agents.agent import Agent, BeliefConfig
-from apev.agents.apev import APEV, APEVConfig
-from apev.agents.apev_c51 import APEVC51, APEVC51Config
-from apev.agents.apev_sac import APEVSAC, APEVSACConfig
-from apev.agents.bc import BC, BCConfig
-from apev.agents.c51 import C51, C51LCB, C51Config, C51LCBConfig
-from apev.agents.cql import CQL, CQLConfig
-from apev.agents.discrete_bc import DiscreteBC, DiscreteBCConfig
-from apev.agents.discrete_cql import DiscreteCQL, DiscreteCQLConfig
-from apev.agents.discrete_iql import DiscreteIQL, DiscreteIQLConfig
-from apev.agents.discrete_rem import DiscreteREM, DiscreteREMConfig
-from apev.agents.dqn import DQN, DQNConfig
-from apev.agents.edac import EDAC, EDACConfig
-from apev.agents.iql import IQL, IQLConfig
-from apev.agents.lcb import LCB, LCBConfig
+from apev.agents.continuous.apev import APEVSAC, APEVSACConfig
+from apev.agents.continuous.bc import BC, BCConfig
+from apev.agents.continuous.cql import CQL, CQLConfig
+from apev.agents.continuous.edac import EDAC, EDACConfig
+from apev.agents.continuous.iql import IQL, IQLConfig
+from apev.agents.continuous.rem import REM, REMConfig
+from apev.agents.continuous.sac import SAC, SACConfig
+from apev.agents.discrete.apev import APEV, APEVConfig
+from apev.agents.discrete.bc import DiscreteBC, DiscreteBCConfig
+from apev.agents.discrete.cql import DiscreteCQL, DiscreteCQLConfig
+from apev.agents.discrete.dqn import DQN, DQNConfig
+from apev.agents.discrete.iql import DiscreteIQL, DiscreteIQLConfig
+from apev.agents.discrete.lcb import LCB, LCBConfig
+from apev.agents.discrete.rem import DiscreteREM, DiscreteREMConfig
+from apev.agents.distributional.apev import APEVC51, APEVC51Config
+from apev.agents.distributional.c51 import C51, C51Config
+from apev.agents.distributional.lcb import C51LCB, C51LCBConfig
 from apev.agents.registry import AGENTS, ALGORITHMS, Algorithm, Variant, find, register, register_agent
-from apev.agents.rem import REM, REMConfig
-from apev.agents.sac import SAC, SACConfig
 
 register(
     Algorithm(

@@ -15,7 +15,7 @@ from apev import belief as beliefs
 from apev.belief import BeliefFilter, Likelihood
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
-from apev.ensemble import EncoderEnsemble, EnsembleMLP
+from apev.nn.ensemble import EncoderEnsemble, EnsembleMLP
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Collect(Machine):
         """Run it."""
         from apev.collect.online import OnlineConfig, OnlineSAC
         from apev.collect.record import record
-        from apev.experiments.provenance import provenance
+        from apev.experiments.common.provenance import provenance
 
         self.use()
         out = self.out or Path("runs/collect") / f"{self.env.replace('/', '-')}-s{self.seed}"

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from apev.envs.maze import Mode, make_maze
-from apev.envs.maze_data import log_mazes
-from apev.envs.maze_pictures import Renderer, make_renderer
+from apev.experiments.procgen.log import log_mazes
+from apev.experiments.procgen.maze import Mode, make_maze
+from apev.experiments.procgen.pictures import Renderer, make_renderer
 
 
 @dataclass(frozen=True, kw_only=True)

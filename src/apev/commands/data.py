@@ -12,8 +12,9 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from apev.data import defects, io, scores
+from apev.data import defects, scores
 from apev.data.dataset import Dataset
+from apev.data.formats import io
 from apev.data.validate import DataError
 from apev.terminal import markup, plain
 

@@ -23,8 +23,8 @@ class Demo(Machine):
     def run(self) -> None:
         """Train, evaluate and report; an interrupted demo goes on."""
         from apev.envs import load_images
-        from apev.experiments.locked_doors import RECIPES, run
-        from apev.experiments.provenance import provenance
+        from apev.experiments.common.provenance import provenance
+        from apev.experiments.locked_doors.recipe import RECIPES, run
 
         self.use()
         if (self.out / "summary.json").exists():

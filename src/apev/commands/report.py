@@ -20,14 +20,15 @@ class Report:
 
     def run(self) -> None:
         """Print the tables, write the page, refresh the Markdown."""
-        from apev.report import print_table, read_folder, write_figures, write_report
-        from apev.report.d4rl import fill_scores, holds_scores, print_scores
-        from apev.report.d4rl_page import write_scores
-        from apev.report.filmstrip import write_filmstrip
-        from apev.report.mazes import fill_mazes, holds_mazes, print_mazes, write_mazes
-        from apev.report.run import holds_run, write_run
-        from apev.report.tables import fill_table
-        from apev.report.theory import fill_blocks, holds_claims, print_claims, read_theory, write_theory
+        from apev.experiments.common.charts import write_figures
+        from apev.experiments.common.run_page import holds_run, write_run
+        from apev.experiments.common.tables import fill_table, print_table, read_folder
+        from apev.experiments.d4rl.page import write_scores
+        from apev.experiments.d4rl.report import fill_scores, holds_scores, print_scores
+        from apev.experiments.locked_doors.filmstrip import write_filmstrip
+        from apev.experiments.locked_doors.page import write_report
+        from apev.experiments.procgen.report import fill_mazes, holds_mazes, print_mazes, write_mazes
+        from apev.experiments.theory.report import fill_blocks, holds_claims, print_claims, read_theory, write_theory
 
         if not self.folder.is_dir():
             raise FileNotFoundError(f"no folder {self.folder}. Fix: name one that `apev demo` or `apev reproduce` made.")

@@ -56,8 +56,8 @@ class LockedDoors(Machine):
     def run(self) -> None:
         """Run it."""
         from apev.envs import load_images
-        from apev.experiments.locked_doors import RECIPES, run
-        from apev.experiments.provenance import provenance
+        from apev.experiments.common.provenance import provenance
+        from apev.experiments.locked_doors.recipe import RECIPES, run
 
         self.use()
         seeds = self.seeds or tuple(range({"smoke": 1, "demo": 1, "small": 3, "cpu": 3, "paper": 4}[self.scale]))
@@ -100,8 +100,8 @@ class DoorsAblation(Machine):
     def run(self) -> None:
         """Run it."""
         from apev.envs import load_images
-        from apev.experiments.ablation import run_ablation
-        from apev.experiments.provenance import provenance
+        from apev.experiments.common.provenance import provenance
+        from apev.experiments.locked_doors.ablation import run_ablation
 
         self.use()
         run_ablation(
@@ -129,8 +129,8 @@ class Theory:
 
     def run(self) -> None:
         """Run it."""
-        from apev.experiments.provenance import provenance
-        from apev.experiments.theory import SIZES, run
+        from apev.experiments.common.provenance import provenance
+        from apev.experiments.theory.recipe import SIZES, run
 
         summary = run(self.out, SIZES[self.scale], workers=self.workers, meta=provenance() | {"scale": self.scale})
         if not all(claim["holds"] for claim in summary["claims"]):
@@ -163,10 +163,10 @@ class D4RL(Machine):
 
     def run(self) -> None:
         """Run it."""
-        from apev.experiments.d4rl import run
-        from apev.experiments.provenance import provenance
-        from apev.report.d4rl import store
-        from apev.report.d4rl_page import write_scores
+        from apev.experiments.common.provenance import provenance
+        from apev.experiments.d4rl.page import write_scores
+        from apev.experiments.d4rl.recipe import run
+        from apev.experiments.d4rl.report import store
 
         self.use()
         settings: dict[str, Any] = {"data": self.data, "seeds": self.seeds, "updates": self.updates, "device": self.device}
@@ -205,8 +205,8 @@ class Procgen(Machine):
         """Run it."""
         from dataclasses import replace
 
-        from apev.experiments.procgen import CONFIGS, recipe_of, run
-        from apev.experiments.provenance import provenance
+        from apev.experiments.common.provenance import provenance
+        from apev.experiments.procgen.recipe import CONFIGS, recipe_of, run
 
         self.use()
         levels = min(self.levels, 10) if self.scale == "smoke" else self.levels

@@ -139,7 +139,7 @@ class Dataset:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Dataset:
-        """Read an .npz, a D4RL .hdf5, a .apev folder, or a Minari data set (its folder or id); see `apev.data.io`."""
+        """Read an .npz, a D4RL .hdf5, a .apev folder, or a Minari data set (its folder or id); see `apev.data.formats.io`."""
         from apev.data import io
 
         return io.load(path)

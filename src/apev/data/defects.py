@@ -14,9 +14,9 @@ import numpy as np
 
 from apev.data import scores, validate
 from apev.data import source as sources
-from apev.data.columns import Columns
 from apev.data.dataset import Dataset
-from apev.data.hdf5 import breaks
+from apev.data.formats.columns import Columns
+from apev.data.formats.hdf5 import breaks
 from apev.data.validate import DataError
 
 KINDS_A_COLUMN = 10  # a column has at most a few kinds of defect; this only bounds the loop

@@ -2,11 +2,11 @@
 
 from gymnasium.envs.registration import register, registry
 
-from apev.envs.door_walkers import OraclePolicy, collect
-from apev.envs.images import CLASSES, ImageSet, load_images
-from apev.envs.locked_doors import BatchedLockedDoors, LockedDoorsEnv, Room
-from apev.envs.maze import Maze, make_maze
-from apev.envs.maze_env import BatchedMaze, MazeEnv
+from apev.experiments.locked_doors.images import CLASSES, ImageSet, load_images
+from apev.experiments.locked_doors.rooms import BatchedLockedDoors, LockedDoorsEnv, Room
+from apev.experiments.locked_doors.walkers import OraclePolicy, collect
+from apev.experiments.procgen.maze import Maze, make_maze
+from apev.experiments.procgen.world import BatchedMaze, MazeEnv
 
 __all__ = [
     "CLASSES",
@@ -24,6 +24,6 @@ __all__ = [
 ]
 
 if "apev/LockedDoors-v0" not in registry:
-    register(id="apev/LockedDoors-v0", entry_point="apev.envs.locked_doors:LockedDoorsEnv")
+    register(id="apev/LockedDoors-v0", entry_point="apev.experiments.locked_doors.rooms:LockedDoorsEnv")
 if "apev/Maze-v0" not in registry:
-    register(id="apev/Maze-v0", entry_point="apev.envs.maze_env:MazeEnv")
+    register(id="apev/Maze-v0", entry_point="apev.experiments.procgen.world:MazeEnv")

@@ -1,0 +1,1 @@
+"""Agents of continuous actions: actors and critics."""

@@ -1,0 +1,153 @@
+"""APE-V on SAC-N (the paper, Section 6.3 and Appendix E): K members, each a minimum over another number of critics.
+
+    n_1 < ... < n_K     from hardly pessimistic to very: which pessimism fits is what the belief finds out
+    b  ~ Dirichlet(.01), b' = BeliefUpdate(b, transition) with TD errors at b
+
+Beliefs of Dirichlet(.01) lie in corners: critics learn about policies that trust one member alone, and hardly ever see the
+undecided beliefs an episode begins with. `surprise="certain"` therefore measures member k, at deployment, where it was
+trained: at b = e_k, with its own actor, which is the TD error of the SAC-n_k agent that member k is. `surprise="paper"`
+measures all members at b. In training b' is measured at b either way, with the filter of deployment but no floor under
+weights: a floor would lift beliefs out of their corners, and TD errors have tails heavy enough to carry them into another one
+again and again. Values would then be those of a policy that keeps changing its mind.
+
+Every member learns at every belief alike, as printed. At beliefs that trust a bold actor a careful member judges actions that
+all its critics disagree about: the smallest of them sinks, its target with it, and so on without end; where members share
+networks, what it says where it is trusted sinks along. No target is therefore lower than the lowest return in the log,
+where what was cut off goes on as badly (`target_floor`). To have a member learn only where it is trusted before a step, or
+before and after it, was tried: values run away, since nothing corrects what a member says where large errors have carried the
+belief off.
+
+Shared weights: N = max n_k networks with K heads each, member k is the minimum of head k over the first n_k. Separate
+weights: each member its own n_k networks (what the paper did for half-cheetah). All else is `sac.py`, of which SAC-N is the
+case K = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
+
+from apev.agents.agent import BeliefConfig
+from apev.agents.continuous.sac import SAC, SACConfig
+from apev.belief import Likelihood, one_hot, sample_dirichlet
+from apev.data.batch import Batch, Layout
+from apev.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class APEVSACConfig(BeliefConfig, SACConfig):
+    """APE-V: K actors and members of different pessimism, and a belief over them."""
+
+    likelihood: Likelihood = "student"
+    """How TD errors become surprise. Here they are heavy-tailed noise around members of different sharpness, which 'student'
+    weighs; 'gaussian' lets the few largest decide, 'calibrated' would trust a member for being wrong as much as usual. 'paper'
+    is exp(-error^2) as printed."""
+    critics: int = 10
+    """N: the largest number of value functions a member takes its minimum over."""
+    members: int = 0
+    """K: members with numbers of critics spread over 2 to N; 0 takes every number, N - 1 members."""
+    shared: bool = True
+    """Whether members share N networks with a head each; else each has networks of its own, which costs K / 2 times as much."""
+    dirichlet: float = 0.01
+    """Concentration of the Dirichlet that beliefs are drawn from in training."""
+    surprise: Literal["certain", "paper"] = "certain"
+    """Where TD errors are measured at deployment: 'certain' each member's where it is trusted alone, 'paper' at the belief."""
+    target_floor: bool = True
+    """Whether targets are held above the lowest discounted return in the log: careful members, asked about bold actors, would
+    sink without end."""
+    eval_only: bool = False
+    """Train every member as if nobody doubted it: beliefs are corners and stay there, a member learns in its own corner only,
+    and adapting is left to evaluation. The filter's scales then come from held-out episodes alone."""
+
+
+class APEVSAC(SAC):
+    """K SAC-n agents of different n, and the policy that mixes their actors by its belief."""
+
+    config: APEVSACConfig
+    lowest: Tensor  # [] no target is lower
+
+    def __init__(self, layout: Layout, config: APEVSACConfig, *, seed: int = 0) -> None:
+        if config.surprise not in ("certain", "paper"):
+            raise ValueError(f"surprise is {config.surprise!r}. Fix: 'certain' or 'paper'.")
+        super().__init__(layout, config, seed=seed)
+        self.filter.apply_floor(torch.zeros(self.members))  # refuses a floor that leaves nothing to share
+        self.register_buffer("lowest", torch.tensor(-torch.inf), persistent=False)
+
+    @classmethod
+    def for_data(cls, dataset: Dataset, config: Any, *, seed: int = 0) -> Self:
+        """An untrained agent for this log, whose returns say how low targets may be."""
+        agent = super().for_data(dataset, config, seed=seed)
+        if config.target_floor:
+            agent.lowest.fill_(dataset.lowest_return(config.gamma))
+        return agent
+
+    @property
+    def shared(self) -> bool:
+        """Whether members share networks, each with a head a member; else each has networks of its own."""
+        return self.config.shared
+
+    @staticmethod
+    def sizes(config: SACConfig) -> tuple[int, ...]:
+        """n_k for each member, from 2 to N."""
+        assert isinstance(config, APEVSACConfig)
+        if config.critics < 3 or config.members == 1 or not 0 <= config.members < config.critics:
+            raise ValueError(
+                f"critics is {config.critics} and members {config.members}. "
+                "Fix: at least 3 critics, and from 2 to critics - 1 members (0: all of them)."
+            )
+        K = config.members or config.critics - 1
+        return tuple(round(2 + (config.critics - 2) * k / (K - 1)) for k in range(K))
+
+    def draw_belief(self, rows: int) -> Tensor:
+        """p(b)."""
+        drawn = sample_dirichlet(self.config.dirichlet, rows, self.members, self.generator, self.device)
+        return one_hot(drawn.argmax(-1), self.members) if self.config.eval_only else drawn
+
+    @torch.no_grad()
+    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+        """[B, K]: each member's where it is trusted alone, or all at the current belief."""
+        if self.config.surprise == "paper":
+            return super().td_errors(step, log_belief, features)
+        K, B = self.members, len(step.action)
+        member = torch.arange(K, device=self.device).repeat_interleave(B)  # the batch once for every member
+        corner = one_hot(member, K).exp()
+        obs, action = step.obs.vector.repeat(K, 1), self.to_unit(step.action).repeat(K, 1)
+        after = step.next_obs.vector.repeat(K, 1)
+        follow, log_prob, log_alpha = self.sample_of(after, member)
+
+        def own(obs: Tensor, action: Tensor) -> Tensor:
+            q = self.smallest(self.values(self.critics, obs, action, corner)).view(K, K, B)
+            return q.diagonal().T  # [K, B]: member k at e_k
+
+        bonus = (log_alpha.exp() * log_prob).view(K, B)
+        return (own(obs, action) - self.backup(step, own(after, follow) - bonus)).T
+
+    def bounded(self, y: Tensor) -> Tensor:
+        """Targets no lower than the log's returns."""
+        return y.clamp_min(self.lowest)
+
+    def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor | None:
+        """Bayes' rule with TD errors at b on both sides; on the way, how large they are."""
+        assert log_belief is not None
+        belief = self.weights(log_belief)
+        assert belief is not None
+        if self.config.eval_only:
+            return belief
+        after = self.soft_value(self.target, batch.next_obs.vector, belief)
+        errors = (self.smallest(q) - self.backup(batch, after)).T  # [B, K]
+        own = replace(self.filter, floor=0.0)
+        counts = belief.clamp_min(1e-3)  # errors where members are trusted
+        usual = (own.squares(errors) * counts).sum(0) / counts.sum(0)
+        self.scale.copy_(self.scale.square().lerp(usual, 0.01).sqrt().clamp_min(1e-6))
+        return self.weights(own.update(log_belief, errors))
+
+    def learning(self, belief: Tensor | None) -> Tensor:
+        """[K, N, B]: every member at every belief; adapting at evaluation only, each in its own corner."""
+        learning = super().learning(belief)
+        if not self.config.eval_only:
+            return learning
+        assert belief is not None
+        return learning * belief.T[:, None]

@@ -1,0 +1,54 @@
+"""Random ensemble mixtures (Agarwal et al., 2020) in actor-critic form: every mixture of critics obeys Bellman's equation.
+
+    w    = u / sum u,  u_j ~ U(0, 1)                                                              drawn for each update
+    L_Q  = (sum_j w_j Q_j(s, a) - r - gamma (1 - terminated) (sum_j w_j Q-_j(s', a') - alpha log pi(a' | s')))^2
+    L_pi = alpha log pi(a | s) - mean_j Q_j(s, a)
+
+SAC's minimum does not appear: the mixture regularises, nothing is pessimistic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from apev.agents.continuous.sac import SAC, SACConfig
+from apev.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class REMConfig(SACConfig):
+    """Random ensemble mixtures: one Bellman equation for every mixture of the critics."""
+
+    critics: int = 10
+    """N: how many value functions are mixed."""
+
+
+class REM(SAC):
+    """SAC whose critics learn as random mixtures."""
+
+    config: REMConfig
+
+    def smallest(self, q: Tensor) -> Tensor:
+        """What the policy is judged by, [1, N, B] -> [1, B]: the mean, not the minimum."""
+        return q.mean(1)
+
+    def critic_loss(self, batch: Batch, log_belief: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The squared TD error of one random mixture."""
+        u = torch.rand(self.config.critics, 1, generator=self.generator, device=self.device)
+        w = u / u.sum()  # [N, 1]
+        after = batch.next_obs.vector
+        q = self.values(self.critics, batch.obs.vector, self.to_unit(batch.action), None)[0]  # [N, B]
+        with torch.no_grad():
+            follow, log_prob, log_alpha = self.sample(after, None)
+            mixed = (w * self.values(self.target, after, follow, None)[0]).sum(0)
+            y = self.backup(batch, mixed - log_alpha.exp() * log_prob)
+        loss = ((w * q).sum(0) - y).square().mean()
+        return loss, {"critic_loss": loss.detach()}
+
+    def policy_value(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
+        """[B]: the mean over critics, differentiable by the action only."""
+        x = self.inputs(obs, action, belief)
+        return self.critics(x.expand(self.critics.members, *x.shape), frozen=True)[..., 0].mean(0)

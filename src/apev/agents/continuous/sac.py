@@ -1,0 +1,285 @@
+"""Soft actor-critic, offline: SAC (N = 2) and SAC-N, whose pessimism is a minimum over N critics (An et al., 2021).
+
+For member k, the minimum over its n_k critics, written Q_k. SAC and SAC-N have one member, for which the belief b plays
+no part; APE-V on SAC-N (`apev_sac.py`) is this file with K of them:
+
+    y_k      = r + gamma (1 - terminated) (Q-_k(s', b', a') - alpha log pi(a' | s', b'))         a' ~ pi(. | s', b')
+    L_Q      = sum over k and j <= n_k of (Q_jk(s, b, a) - y_k)^2                                each member its own target
+    L_pi     = alpha log pi(a | s, b) - sum_k b_k Q_k(s, b, a)                                   a ~ pi(. | s, b)
+    L_alpha  = -log alpha (log pi(a | s, b) + H)                                                 H = -dim(A)
+    pi       = sum_k b_k pi_k(. | s)                                                             K actors, mixed
+
+log pi(a | s, b) is that of the actor that was drawn, which for a belief in one member is the mixture's, and alpha is that
+actor's own, so that the entropy of each comes to H. The three gradients
+are taken at the same parameters and followed by one step of Adam. The actors' gradient differentiates the critics' input,
+never their weights, and passes only through the critic that is the smallest for its row.
+
+EDAC, CQL and REM are this file with another `critic_loss`.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from apev.agents.continuous.base import ContinuousAgent, parameters, start_as_published
+from apev.belief import draw_index, most_believed
+from apev.data.batch import Batch, Layout, Observations
+from apev.nn.ensemble import EnsembleMLP, ask_one
+
+LOG_STD = (-5.0, 2.0)
+NOTHING = 1e-6  # a weight no larger than this is 0
+
+
+@dataclass(frozen=True)
+class SACConfig:
+    """Soft actor-critic with N critics: 2 is SAC, more is SAC-N."""
+
+    critics: int = 2
+    """N: over how many value functions the minimum is taken."""
+    gamma: float = 0.99
+    """Discount."""
+    lr: float = 3e-4
+    """Adam's learning rate."""
+    target_rate: float = 0.005
+    """How far the target network moves towards the online one in each update."""
+    hidden: tuple[int, ...] = (256, 256, 256)
+    """Widths of the fully connected layers, of actors and critics."""
+
+
+class Actors(nn.Module):
+    """K actors, each a Gaussian squashed by tanh."""
+
+    def __init__(self, members: int, inputs: int, hidden: tuple[int, ...], actions: int) -> None:
+        super().__init__()
+        self.members = members
+        self.net = EnsembleMLP(members, inputs, hidden, 2 * actions)
+        start_as_published(self.net, 1e-3)
+
+    def forward(self, obs: Tensor, member: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and deviation before tanh, [B, A], of the actor that each row asks: obs [B, D], member [B]."""
+        out = self.net(obs[None])[0] if member is None else ask_one(self.net, obs, member)
+        mean, log_std = out.chunk(2, dim=-1)
+        return mean, log_std.clamp(*LOG_STD).exp()
+
+
+def squash(mean: Tensor, std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions in (-1, 1) and their log-probability [B], from standard normal noise."""
+    raw = mean + std * noise
+    log_normal = -0.5 * noise.square() - std.log() - 0.5 * math.log(2 * math.pi)
+    log_slope = 2 * (math.log(2) - raw - softplus(-2 * raw))  # log(1 - tanh(raw)^2), without underflow
+    return raw.tanh(), (log_normal - log_slope).sum(-1)
+
+
+class Drawn(NamedTuple):
+    """Actions of the policy in some states."""
+
+    action: Tensor  # [B, A] in (-1, 1)
+    log_prob: Tensor  # [B] under the actor that was drawn
+    log_alpha: Tensor  # [B] that actor's weight of the entropy; [] where there is one actor
+
+
+class SAC(ContinuousAgent):
+    """Actors and critics of K members; one member unless a subclass says otherwise."""
+
+    config: SACConfig
+    deployed = ("actors", "critics", "log_alpha")
+    targets = {"target": "critics"}  # noqa: RUF012
+    counts: Tensor  # [K, N] bool: which critics member k takes its minimum over
+    network: Tensor  # [K, N] which network is member k's j-th critic
+
+    def __init__(self, layout: Layout, config: SACConfig, *, seed: int = 0) -> None:
+        self.n = self.sizes(config)
+        if min(self.n) < 1:
+            raise ValueError(f"members take their minimum over {self.n} critics. Fix: at least 1 each.")
+        super().__init__(layout, config, members=len(self.n), seed=seed)
+
+    @staticmethod
+    def sizes(config: SACConfig) -> tuple[int, ...]:
+        """n_k for each member."""
+        return (config.critics,)
+
+    @property
+    def shared(self) -> bool:
+        """Whether members share networks, each with a head a member; else each has networks of its own."""
+        return True
+
+    def build(self) -> None:
+        """Actors, critics and the weight of the entropy."""
+        K, N, hidden = len(self.n), max(self.n), self.config.hidden
+        counts = torch.arange(N)[None] < torch.tensor(self.n)[:, None]
+        own = (counts.flatten().cumsum(0) - 1).view(K, N)
+        self.register_buffer("counts", counts)
+        self.register_buffer("network", torch.arange(N).expand(K, N).clone() if self.shared else own, persistent=False)
+        inputs = self.layout.vector_dim + self.layout.action_dim + (K if K > 1 else 0)
+        self.actors = Actors(K, self.layout.vector_dim, hidden, self.layout.action_dim)
+        self.critics = EnsembleMLP(N, inputs, hidden, K) if self.shared else EnsembleMLP(sum(self.n), inputs, hidden, 1)
+        start_as_published(self.critics, 3e-3)
+        self.target = deepcopy(self.critics).requires_grad_(False)
+        self.log_alpha = nn.Parameter(torch.zeros(K))
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """Adam over actors, critics and the entropy's weight."""
+        trained = [*parameters(self.actors, self.critics), self.log_alpha]
+        return torch.optim.Adam(trained, lr=self.config.lr, fused=True)
+
+    # ------------------------------------------------------------------ values and policy
+
+    def inputs(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
+        """What critics read, [B, D]; actions in (-1, 1)."""
+        return torch.cat([obs, action] if belief is None else [obs, action, belief], -1)
+
+    def ask(self, net: EnsembleMLP, x: Tensor) -> Tensor:
+        """[K, N, B] of every critic, for each member; x: [B, D]."""
+        return self.by_member(net(x.expand(net.members, *x.shape)))
+
+    def by_member(self, q: Tensor) -> Tensor:
+        """[networks, B, heads] -> [K, N, B]."""
+        if self.shared:
+            return q.permute(2, 0, 1)
+        return q[..., 0][self.network]
+
+    def values(self, net: EnsembleMLP, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
+        """[K, N, B] of every critic, for each member."""
+        return self.ask(net, self.inputs(obs, action, belief))
+
+    def smallest(self, q: Tensor) -> Tensor:
+        """Q_k [K, B]: the minimum of [K, N, B] over each member's own critics."""
+        if self.members == 1:
+            return q.amin(1)
+        return q.masked_fill(~self.counts[:, :, None], torch.inf).amin(1)
+
+    def draw_member(self, belief: Tensor) -> Tensor:
+        """A member for each row, by its belief."""
+        return draw_index(belief, self.generator)
+
+    def sample(self, obs: Tensor, belief: Tensor | None) -> Drawn:
+        """Actions of the mixture."""
+        return self.sample_of(obs, None if belief is None else self.draw_member(belief))
+
+    def sample_of(self, obs: Tensor, member: Tensor | None) -> Drawn:
+        """Actions of the actor that each row names; of the only one where there is one."""
+        mean, std = self.actors(obs, member)
+        action, log_prob = squash(mean, std, self.noise(mean))
+        return Drawn(action, log_prob, self.log_alpha[0] if member is None else self.log_alpha[member])
+
+    def weights(self, log_belief: Tensor | None) -> Tensor | None:
+        """What actors, critics and losses know of a belief, [B, K]: nothing where there is one member.
+
+        Next to nothing counts as nothing: a CPU computes with numbers such as 1e-40 many times as slowly as with others.
+        """
+        if log_belief is None or self.members == 1:
+            return None
+        return nn.functional.threshold(log_belief.exp(), NOTHING, 0.0)
+
+    @torch.no_grad()
+    def act(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
+        """Actions [B, A] in the environment's units; greedy: those of the actor most believed in, the last of equals."""
+        belief = self.weights(log_belief)
+        if greedy:
+            trusted = None if belief is None else most_believed(belief)
+            return self.from_unit(self.actors(obs.vector, trusted)[0].tanh())
+        return self.from_unit(self.sample(obs.vector, belief).action)
+
+    @torch.no_grad()
+    def act_average(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
+        """Actions [B, A]: the mean of all actors' own, weighted by the belief; not greedy, those of the mixture."""
+        belief = self.weights(log_belief)
+        if belief is None or not greedy:
+            return self.act(obs, log_belief, greedy, features)
+        mean = self.actors.net(obs.vector.expand(self.members, *obs.vector.shape)).chunk(2, dim=-1)[0]  # [K, B, A]
+        return self.from_unit(torch.einsum("bk,kba->ba", belief, mean.tanh()))
+
+    @torch.no_grad()
+    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+        """[B, K]: all at the current belief, as printed."""
+        belief = self.weights(log_belief)
+        q = self.smallest(self.values(self.critics, step.obs.vector, self.to_unit(step.action), belief))
+        return (q - self.backup(step, self.soft_value(self.critics, step.next_obs.vector, belief))).T
+
+    def backup(self, step: Batch, follow: Tensor) -> Tensor:
+        """r + gamma V(s'): [K, B]."""
+        return step.reward + self.config.gamma * (1 - step.terminated) * follow
+
+    # ------------------------------------------------------------------ learning
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """One gradient step for actors, critics and the entropy's weight."""
+        self.check_batch(batch)
+        obs = batch.obs.vector
+        log_belief = self.draw_belief(len(obs))
+        belief = self.weights(log_belief)
+        critic_loss, metrics = self.critic_loss(batch, log_belief)
+        action, log_prob, log_alpha = self.sample(obs, belief)
+        value = self.policy_value(obs, action, belief)
+        actor_loss = (log_alpha.detach().exp() * log_prob - value).mean()
+        alpha_loss = -(log_alpha * (log_prob.detach() - self.layout.action_dim)).mean()
+        self.descend(critic_loss + actor_loss + alpha_loss)
+        alpha, value = log_alpha.detach().exp().mean(), value.detach()
+        metrics |= {"value": value.mean(), "entropy": -log_prob.detach().mean(), "alpha": alpha}
+        if belief is not None:  # a bold member whose values run away does not hide in the mean
+            by_member = (belief.T @ value) / belief.sum(0).clamp_min(NOTHING)
+            metrics |= {"value_boldest": by_member[0], "value_most_careful": by_member[-1]}
+        return metrics
+
+    def critic_loss(self, batch: Batch, log_belief: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Squared TD errors, summed over members and their critics; and what is logged of it."""
+        before = self.weights(log_belief)
+        x = self.inputs(batch.obs.vector, self.to_unit(batch.action), before)
+        q = self.ask(self.critics, x)  # [K, N, B]
+        with torch.no_grad():
+            after = self.new_belief(batch, q, log_belief)
+            y = self.bounded(self.backup(batch, self.soft_value(self.target, batch.next_obs.vector, after)))  # [K, B]
+        squared = (q - y[:, None]).square()
+        loss = (squared if self.members == 1 else squared * self.learning(before)).sum((0, 1)).mean()
+        return loss, {"critic_loss": loss.detach() / sum(self.n)}
+
+    def bounded(self, y: Tensor) -> Tensor:
+        """Targets as critics learn them."""
+        return y
+
+    def soft_value(self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None) -> Tensor:
+        """V_k(s, b) from one action of the policy, with the entropy's bonus: [K, B]."""
+        action, log_prob, log_alpha = self.sample(obs, belief)
+        return self.smallest(self.values(net, obs, action, belief)) - log_alpha.exp() * log_prob
+
+    def policy_value(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
+        """[B]: Q_k(s, b, a) of a member drawn by the belief, whose gradient by the action is that of sum_k b_k Q_k on average.
+
+        All critics are asked which is the smallest; its slope, worked out from the same pass, is the gradient.
+        """
+        x = self.inputs(obs, action.detach(), belief)
+        with torch.no_grad():
+            activations = self.critics.activations(x.expand(self.critics.members, *x.shape))
+            q = self.by_member(activations[-1])  # [K, N, B]
+            if belief is None:
+                value, least = q[0].min(0)
+                member = torch.zeros_like(least)
+            else:
+                member = self.draw_member(belief)
+                of_member = q.masked_fill(~self.counts[:, :, None], torch.inf)[
+                    member, :, torch.arange(len(obs), device=obs.device)
+                ]
+                value, least = of_member.min(1)
+            head = member if self.shared else torch.zeros_like(member)
+            slope = self.critics.slope(activations, self.network[member, least], head)
+        by_action = slope[:, self.layout.vector_dim : self.layout.vector_dim + self.layout.action_dim]
+        return value + ((action - action.detach()) * by_action).sum(-1)  # the value, with that gradient
+
+    def draw_belief(self, rows: int) -> Tensor | None:
+        """The log-beliefs [B, K] of a training step; None where there is one member."""
+        return None
+
+    def learning(self, belief: Tensor | None) -> Tensor:
+        """Which errors count, [K, N, B] or [K, N, 1]: those of each member's own critics; belief: b, [B, K]."""
+        return self.counts[:, :, None]
+
+    def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor | None:
+        """b' [B, K] after the step; q: [K, N, B] at b."""
+        return None

@@ -1,0 +1,1 @@
+"""Agents of discrete actions: value ensembles and what differs from them."""

@@ -1,0 +1,38 @@
+"""The conservative ensemble: pessimism by a lower confidence bound, in training and at evaluation (Appendix C).
+
+    pi(a | s) = argmax_a  mean_k Q_k(s, a) - beta std_k Q_k(s, a)
+
+It differs from DQN in what the policy maximises, and in that all members learn the value of that one policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from apev.agents.discrete.dqn import DQN, DQNConfig, take
+
+
+@dataclass(frozen=True)
+class LCBConfig(DQNConfig):
+    """A conservative ensemble: acts on mean minus beta standard deviations of its members' values."""
+
+    beta: float = 1.0
+    """Degree of pessimism (the paper does not give it)."""
+
+
+class LCB(DQN):
+    """An ensemble that avoids what its members disagree on."""
+
+    config: LCBConfig
+
+    def mix(self, q: Tensor, belief: Tensor) -> Tensor:
+        """Mean minus beta standard deviations: [K, B, A] -> [B, A]; the belief plays no part."""
+        if self.members == 1:
+            return q[0]
+        return q.mean(0) - self.config.beta * q.std(0)
+
+    def next_value(self, q: Tensor, belief: Tensor) -> Tensor:
+        """V(s') of each member under the conservative policy."""
+        return take(q, self.mix(q, belief).argmax(-1))

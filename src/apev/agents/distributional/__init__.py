@@ -1,0 +1,1 @@
+"""Agents that learn whole return distributions from pictures: C51 and APE-V on it."""

@@ -1,0 +1,1 @@
+"""Logs in files, one module a format; `io.py` picks by the name."""

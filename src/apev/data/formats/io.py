@@ -1,0 +1,87 @@
+"""Data sets in files: the name says the format.
+
+    log.npz                     NumPy columns                    apev.data.formats.npz
+    halfcheetah_medium-v2.hdf5  D4RL's layout (.h5 too)          apev.data.formats.hdf5
+    log.apev                    a folder of mapped columns       apev.data.formats.folder
+    mujoco/hopper/expert-v0     a Minari id, or its folder       apev.data.formats.minari
+
+The names of the columns are in `apev.data.formats.columns`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from apev.data.dataset import Dataset
+from apev.data.formats import folder, hdf5, npz
+from apev.data.formats import minari as minari_files
+from apev.data.formats.columns import Columns
+from apev.data.validate import DataError
+
+Kind = Literal["npz", "hdf5", "folder", "minari"]
+
+
+def kind_of(path: str | os.PathLike[str], *, reading: bool = True) -> Kind:
+    """The format that a path or a Minari id means; an HDF5 file to read may be the inside of a Minari data set."""
+    file = Path(path)
+    suffix = file.suffix.lower()
+    if suffix == ".npz":
+        return "npz"
+    if suffix in hdf5.SUFFIXES:
+        return "minari" if reading and file.exists() and hdf5.is_minari(file) else "hdf5"
+    if suffix == ".apev":
+        return "folder"
+    if minari_files.is_name(path):
+        return "minari"
+    fix = "use .npz (np.savez makes such files), .hdf5 (D4RL), .apev, or a Minari id such as mujoco/hopper/expert-v0"
+    raise DataError(file.name, f"unknown file type {suffix or 'without extension'!r}", fix)
+
+
+def read(path: str | os.PathLike[str], *, horizon: int | None = None) -> Columns:
+    """The columns as they were logged, before any check of the values."""
+    kind = kind_of(path)
+    if kind == "minari":
+        return minari_files.read(path)
+    if kind == "hdf5":
+        return hdf5.read(Path(path), horizon)
+    return npz.read(Path(path)) if kind == "npz" else folder.read(Path(path))
+
+
+def load(path: str | os.PathLike[str], *, horizon: int | None = None) -> Dataset:
+    """Read and check a data set; `horizon` is the time limit, for D4RL files that do not mark timeouts."""
+    return read(path, horizon=horizon).dataset()
+
+
+def save(dataset: Dataset, path: str | os.PathLike[str], *, compress: bool = False) -> None:
+    """Write `dataset` in the format its name says. A crash leaves the old file or none, never half a file."""
+    kind = kind_of(path, reading=False)
+    if dataset.hidden is not None:
+        raise ValueError("this part of a mapped data set shares its files with the other. Fix: save before you split.")
+    if kind == "npz":
+        npz.write(dataset, Path(path), compress=compress)
+    elif kind == "hdf5":
+        hdf5.write(dataset, Path(path), compress=compress)
+    elif kind == "folder":
+        folder.write(dataset, Path(path))
+    else:
+        minari_files.write(dataset, str(path))
+
+
+def convert(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    compress: bool = False,
+    horizon: int | None = None,
+) -> None:
+    """Write `source` in the format that `target` says, after every check; HDF5 is never held in memory as a whole."""
+    kind = kind_of(target, reading=False)
+    if kind_of(source) != "hdf5":
+        save(load(source, horizon=horizon), target, compress=compress)
+        return
+    beside = None if kind == "minari" else Path(target).absolute().parent
+    with tempfile.TemporaryDirectory(dir=beside, prefix=".unpacked-") as unpack:
+        save(hdf5.read(Path(source), horizon, Path(unpack)).dataset(), target, compress=compress)

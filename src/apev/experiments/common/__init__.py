@@ -1,0 +1,1 @@
+"""What every experiment needs: seeds, tables, charts, pages, statistics, provenance."""

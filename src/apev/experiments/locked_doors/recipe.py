@@ -1,0 +1,349 @@
+"""Locked Doors, end to end: the paper's Section 6.1 and Appendix C as one typed recipe.
+
+For each seed the log is collected, the agents are trained on it, and every policy walks the same test episodes. What is
+written is data (episodes, curves, replays); the table, the figures and the page are computed from those files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from apev.agents import (
+    Agent,
+    APEVConfig,
+    DiscreteBCConfig,
+    DiscreteCQLConfig,
+    DiscreteIQLConfig,
+    DiscreteREMConfig,
+    DQNConfig,
+    LCBConfig,
+)
+from apev.agents.discrete.dqn import DQN
+from apev.api import Extras, train
+from apev.belief import BeliefFilter
+from apev.data import Dataset, Sampler
+from apev.envs import ImageSet, Room, collect
+from apev.experiments.common.charts import write_figures
+from apev.experiments.common.seeds import gather, keep_seed, missing, open_folder
+from apev.experiments.common.tables import print_table, summarise
+from apev.experiments.locked_doors.episodes import TestEpisodes, oracle_rollout
+from apev.experiments.locked_doors.filmstrip import write_filmstrip
+from apev.experiments.locked_doors.page import write_report
+from apev.experiments.locked_doors.replays import pick_replays
+from apev.files import read_lines, write_json
+from apev.loop import Evaluator, Schedule
+from apev.policy import Adapt, Policy
+from apev.rollout import Rollout, rollout
+
+Scale = Literal["smoke", "demo", "small", "cpu", "paper"]
+
+OFFLINE = ("bc", "rem", "cql", "iql")
+TRAINED = ("ape-v", "ensemble", "lcb", "ape-v-printed", *OFFLINE)
+"""The agents that are trained; every policy of the table is one of them with a behaviour of its belief."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that defines a run of Locked Doors but the seed."""
+
+    train_images: int | None = None  # None: all there are
+    test_images: int | None = None
+    starts: int = 1  # test episodes an image
+    episodes_per_image: int = 6
+    held_out: float = 0.05  # share of the training images no agent trains on: the filter's scales are measured there
+    batch_groups: int = 32
+    per_group: int = 16
+    eval_images: int = 500  # test images of the learning curves
+    schedule: Schedule = field(default_factory=Schedule)
+    agents: tuple[str, ...] = TRAINED
+    configs: dict[str, DQNConfig] = field(default_factory=dict)  # of agents that differ from CONFIGS
+
+    def config(self, name: str) -> DQNConfig:
+        """The configuration of agent `name`."""
+        return (CONFIGS | self.configs)[name]
+
+
+GAMMA = 0.9
+"""The discount of the demo and the cpu scale. The paper's is .98 (its table of hyper-parameters); there a failure is worth -50,
+and after few updates the rare failures drown the few steps that tell one way from another. All agents have the same one."""
+PAPER_GAMMA = 0.98
+"""The paper's discount, at the scales that train for long."""
+
+PRINTED = APEVConfig(gamma=GAMMA, alpha=0.1, surprise="paper", likelihood="paper", bootstrap=1.0, floor=0.0, evidence_share=0.0)
+"""APE-V as the paper prints it."""
+
+BEST = APEVConfig(gamma=GAMMA, wildcards=4, temperature=0.5)
+"""The recipe that teaches adaptation: members that are wrong in training too, surprise under certainty, beliefs from evidence,
+wildcards."""
+
+CONFIGS: dict[str, DQNConfig] = {
+    "ensemble": DQNConfig(gamma=GAMMA, temperature=BEST.temperature),  # the same filter as ours when it adapts at evaluation
+    "lcb": LCBConfig(gamma=GAMMA),
+    "ape-v": BEST,
+    "ape-v-printed": PRINTED,
+    "bc": DiscreteBCConfig(gamma=GAMMA),
+    "rem": DiscreteREMConfig(gamma=GAMMA),
+    "cql": DiscreteCQLConfig(gamma=GAMMA),
+    "iql": DiscreteIQLConfig(gamma=GAMMA),
+}
+
+RECIPES: dict[Scale, Recipe] = {
+    "smoke": Recipe(
+        train_images=200,
+        test_images=40,
+        eval_images=40,
+        batch_groups=16,
+        schedule=Schedule(updates=60, log_every=10, eval_every=30, checkpoint_every=30),
+    ),
+    "demo": Recipe(
+        starts=5,
+        eval_images=200,
+        schedule=Schedule(updates=1200, eval_every=300, checkpoint_every=300, lr_decay=True),
+        agents=("ensemble", "lcb", "ape-v"),
+    ),
+    "small": Recipe(
+        train_images=3000,
+        schedule=Schedule(updates=16_000, eval_every=4000, checkpoint_every=500),  # 170 passes over the photographs
+        agents=("ensemble", "ape-v-printed", "lcb", *OFFLINE),
+        configs={name: replace(config, gamma=PAPER_GAMMA) for name, config in CONFIGS.items()},
+    ),
+    "cpu": Recipe(
+        schedule=Schedule(updates=5000, eval_every=1000, checkpoint_every=500, lr_decay=True),
+        agents=("ape-v", "ensemble", "lcb", *OFFLINE),
+    ),
+    "paper": Recipe(
+        batch_groups=256,
+        per_group=1,
+        schedule=Schedule(updates=250_000, eval_every=10_000, checkpoint_every=5_000),
+        configs={name: replace(config, gamma=PAPER_GAMMA, target_rate=0.005) for name, config in CONFIGS.items()},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the table: which agent, and what its belief does."""
+
+    agent: str
+    adapt: Adapt
+    filter: BeliefFilter | None = None  # None: the agent's own
+    greedy: bool = False  # else actions are drawn, which breaks near ties at random: greedy policies can walk in circles
+
+
+POLICIES: dict[str, Entry] = {
+    "ape-v": Entry("ape-v", "bayes"),
+    "ape-v-greedy": Entry("ape-v", "bayes", greedy=True),
+    "ape-v-printed": Entry("ape-v-printed", "bayes"),
+    "ape-v-frozen": Entry("ape-v", "uniform"),  # the paper's central ablation: the same agent, its belief frozen at uniform
+    "ape-v-eval-only": Entry("ensemble", "bayes"),
+    "ape-v-eval-only-printed": Entry("ensemble", "bayes", BeliefFilter("paper")),
+    "random-member": Entry("ensemble", "random-member"),
+    "random-member-step": Entry("ensemble", "random-member-step"),
+    "average": Entry("ensemble", "uniform"),
+    "average-greedy": Entry("ensemble", "uniform", greedy=True),
+    "single": Entry("ensemble", "member:0"),  # members train independently, so one of them is a single DQN
+    "lcb": Entry("lcb", "uniform"),
+    **{name: Entry(name, "uniform") for name in OFFLINE},
+}
+
+
+# ---------------------------------------------------------------------- one seed
+
+
+def limited(images: ImageSet, recipe: Recipe) -> ImageSet:
+    """As many images of each split as the recipe asks for, the same number of each class."""
+
+    def first(labels: np.ndarray, count: int | None) -> np.ndarray:
+        if count is None or count >= len(labels):
+            return np.arange(len(labels))
+        each = [np.flatnonzero(labels == c)[: -(-count // 4)] for c in range(4)]
+        return np.sort(np.concatenate(each))[:count]
+
+    train_rows, test_rows = first(images.train_labels, recipe.train_images), first(images.test_labels, recipe.test_images)
+    return replace(
+        images,
+        train_images=images.train_images[train_rows],
+        train_labels=images.train_labels[train_rows],
+        test_images=images.test_images[test_rows],
+        test_labels=images.test_labels[test_rows],
+    )
+
+
+@torch.no_grad()
+def member_doors(agent: DQN, pictures: np.ndarray, room: Room) -> np.ndarray:
+    """[K, P]: the door each member would expect to be open, were it trusted alone."""
+    table = torch.as_tensor(pictures, device=agent.device).permute(0, 3, 1, 2)
+    parts = [agent.encode(part) for part in table.split(512)]
+    features = torch.cat([part for part in parts if part is not None], dim=1)  # [K, P, F]
+    count = len(pictures)
+    certain = torch.eye(agent.members, device=agent.device)[:, None].expand(-1, count, -1)
+    values = []
+    for door, (x, y) in enumerate(room.door_cells):
+        vector = torch.as_tensor(room.one_hot(np.full(count, x), np.full(count, y)), device=agent.device)
+        values.append(agent.net(features, vector, certain)[..., door])
+    return torch.stack(values, -1).argmax(-1).cpu().numpy()
+
+
+def records(
+    policy: str, seed: int, episodes: TestEpisodes, result: Rollout, doors: np.ndarray | None, seeing: int
+) -> Iterator[dict[str, Any]]:
+    """One line an episode."""
+    for i, picture in enumerate(episodes.picture):
+        label = int(episodes.labels[picture])
+        yield {
+            "policy": policy,
+            "seed": seed,
+            "episode": i,
+            "return": float(result.returns[i]),
+            "success": bool(result.success[i]),
+            "length": int(result.lengths[i]),
+            "members_correct": None if doors is None else int((doors[:seeing, picture] == label).sum()),
+            "members": seeing,
+            "label": label,
+            "picture": int(picture),
+            "stalled": bool(result.stalled[i]),
+        }
+
+
+def curve_evaluator(
+    name: str, policies: dict[str, Entry], images: ImageSet, recipe: Recipe, seed: int, room: Room
+) -> Evaluator:
+    """During training: the success of each policy that this agent carries, on some of the test images."""
+    rows = np.random.default_rng(0).permutation(len(images.test_labels))[: recipe.eval_images]
+    episodes = TestEpisodes(images.test_images[rows], images.test_labels[rows], 1, seed, room)
+    shown = [
+        policy
+        for policy, entry in policies.items()
+        if entry.agent == name and not str(entry.adapt).startswith("random") and not entry.filter
+    ]
+
+    def evaluate(agent: Agent, update: int) -> list[dict[str, Any]]:
+        lines = []
+        for policy in shown:
+            entry = policies[policy]
+            result = rollout(Policy(agent, entry.adapt), episodes, deterministic=entry.greedy)
+            line = {"policy": policy, "seed": seed, "success": float(result.success.mean()), "episodes": len(rows)}
+            lines.append(line)
+        return lines
+
+    return evaluate
+
+
+# ---------------------------------------------------------------------- the whole
+
+
+def run(
+    out: str | Path,
+    images: ImageSet,
+    recipe: Recipe,
+    *,
+    seeds: Sequence[int] = (0,),
+    device: str = "cpu",
+    resume: bool = False,
+    meta: dict[str, Any] | None = None,
+    title: str = "Locked Doors",
+    console: Console | None = None,
+    policies: dict[str, Entry] | None = None,
+    only_seed: int | None = None,
+) -> dict[str, Any]:
+    """Train, evaluate and report; returns the summary. Finished parts are not done again when resumed.
+
+    `only_seed` does the work of one seed and no report, so that several processes can share the seeds of one folder.
+    """
+    out, console, began = Path(out), console or Console(stderr=True), time.monotonic()
+    images, room = limited(images, recipe), Room()
+    open_folder(out, asdict(recipe) | {"images": images.source, "train": len(images.train_labels)}, resume)
+    for seed in missing(out, seeds if only_seed is None else [only_seed]):
+        run_seed(out, images, recipe, policies or POLICIES, seed, room, device, resume, console)
+    if only_seed is not None:
+        return {}
+    episodes, replays, cost = gather(out, seeds)
+    shown = {"size": room.size, "doors": room.door_cells.tolist(), "actions": ["up", "right", "down", "left"]}
+    write_json(out / "replays.json", {"room": shown, "classes": list(images.classes), "replays": replays}, indent=None)
+    summary = {
+        "title": title,
+        "policies": summarise(episodes),
+        "members": recipe.config("ape-v").members,
+        "meta": {
+            "train_images": len(images.train_labels),
+            "test_images": len(images.test_labels),
+            "updates": recipe.schedule.updates,
+            "images": images.source,
+            "device": device,
+        }
+        | cost
+        | (meta or {}),
+    }
+    write_json(out / "summary.json", summary)
+    write_figures(out)
+    write_filmstrip(out)
+    page = write_report(out)
+    print_table(summary)
+    console.print(
+        f"{time.monotonic() - began:.0f} s. Open [bold]{page}[/bold] in a browser to watch the agent change its mind."
+    )
+    return summary
+
+
+def run_seed(
+    out: Path,
+    images: ImageSet,
+    recipe: Recipe,
+    policies: dict[str, Entry],
+    seed: int,
+    room: Room,
+    device: str,
+    resume: bool,
+    console: Console,
+) -> None:
+    """Collect, train and evaluate one seed; its result is one file, written when all of it is there."""
+    began = time.monotonic()
+    columns = collect(images, room, recipe.episodes_per_image, seed=seed)
+    dataset, held_out = Dataset.from_arrays(**columns, num_actions=4).split(recipe.held_out, seed)
+    episodes = TestEpisodes(images.test_images, images.test_labels, recipe.starts, seed, room)
+
+    def sampler(log: Dataset, config: Any) -> Sampler:
+        groups, rows = recipe.batch_groups, recipe.per_group
+        return Sampler(log, batch_groups=groups, per_group=rows, device=device, seed=seed)
+
+    agents: dict[str, DQN] = {}
+    curves: list[dict[str, Any]] = []
+    for name in recipe.agents:
+        folder = out / "agents" / f"{name}-{seed}"
+        if (folder / "policy" / "policy.json").exists():
+            trained = Policy.load(folder, device=device)
+        else:
+            extras = Extras(
+                sampler=sampler,
+                evaluator=curve_evaluator(name, policies, images, recipe, seed, room),
+                schedule=recipe.schedule,
+                facts={"agent": name, "seed": seed},
+                held_out=held_out,
+                title=f"seed {seed}: {name}",
+            )
+            given: dict[str, Any] = {"out": folder, "seed": seed, "device": device, "resume": resume, "console": console}
+            trained = train(dataset, config=recipe.config(name), extras=extras, **given)
+        agents[name] = trained.agent  # type: ignore[assignment]
+        curves += read_lines(folder / "curves.jsonl")
+
+    oracle = oracle_rollout(episodes)
+    lines = list(records("oracle", seed, episodes, oracle, None, 0))
+    doors = {name: member_doors(agent, images.test_images, room) for name, agent in agents.items()}
+    for policy, entry in policies.items():
+        if entry.agent not in agents:
+            continue
+        agent = agents[entry.agent]
+        deployed = Policy(agent, entry.adapt, seed=seed)
+        deployed.filter = entry.filter or deployed.filter
+        result = rollout(deployed, episodes, deterministic=entry.greedy)
+        lines += records(policy, seed, episodes, result, doors[entry.agent], agent.config.members)
+    replays = pick_replays(agents, doors, episodes) if seed == 0 else []
+    keep_seed(out, seed, began, {"episodes": lines, "curves": curves, "replays": replays})

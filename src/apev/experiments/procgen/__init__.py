@@ -1,0 +1,1 @@
+"""The paper's Section 6.2: mazes, logs, recipe, replays and page."""

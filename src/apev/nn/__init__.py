@@ -1,0 +1,1 @@
+"""Networks: ensembles as one, encoders of pictures, value functions."""
