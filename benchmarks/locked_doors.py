@@ -43,10 +43,11 @@ from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
 from apev.agents.discrete.dqn import DQN
+from apev.agents.registry import agent_of
 from apev.data import Dataset, Sampler
 from apev.envs import Room, collect, load_images
 from apev.experiments.common.provenance import keep_answer
-from apev.experiments.locked_doors.recipe import Recipe, build_agent
+from apev.experiments.locked_doors.recipe import Recipe
 from apev.machine import keep_memory
 from apev.progress import progress_bar
 
@@ -89,7 +90,7 @@ class Contender:
     @classmethod
     def prepare(cls, name: str, recipe: Recipe, dataset: Dataset, groups: int, per_group: int, updates: int) -> Contender:
         """Build it, run it warm, and count its operations."""
-        agent = build_agent(name, recipe, dataset, seed=0, device="cpu")
+        agent = agent_of(recipe.config(name)).for_data(dataset, recipe.config(name))
         sampler = Sampler(dataset, batch_groups=groups, per_group=per_group)
         agent.update(sampler.sample())
         with FlopCounterMode(display=False) as counter:

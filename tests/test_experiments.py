@@ -202,11 +202,11 @@ def test_an_interrupted_experiment_goes_on_where_it_was(tmp_path: Path, monkeypa
     trained: list[str] = []
     real = locked_doors.train
 
-    def train(agent: Any, sampler: Any, folder: Path, *rest: Any, **options: Any) -> Any:
-        trained.append(folder.name)
+    def train(log: Any, *, out: Path, **options: Any) -> Any:
+        trained.append(out.name)
         if trained == ["ensemble-0", "ape-v-0"]:
             raise KeyboardInterrupt
-        return real(agent, sampler, folder, *rest, **options)
+        return real(log, out=out, **options)
 
     monkeypatch.setattr(locked_doors, "train", train)
     with pytest.raises(KeyboardInterrupt):

@@ -24,6 +24,7 @@ from apev.data.batch import Layout
 from apev.files import FileError, brief, parse_json, read_tensors, reading, tensor_shapes, write_tensors
 
 LATEST = "checkpoints/latest.safetensors"  # of a run folder
+MOST_LAYERS = 64  # entries of a setting that is a list
 SAVE_AGAIN = "copy it again, or save the policy again (`apev train --resume` does)"
 
 
@@ -95,6 +96,12 @@ def load_checkpoint(path: Path, agent: Agent, sampler: Source) -> Progress:
             number, _, key = name.partition(".")
             states.setdefault(int(number), {})[key] = value
         parameters = [p for group in agent.optimizer.param_groups for p in group["params"]]
+        for index, state in states.items():  # a moment of another size would be read past its end
+            for key, value in state.items():
+                if value.shape != (parameters[index].shape if key.startswith("exp_avg") else torch.Size([])):
+                    raise FileError(path, f"optimizer.{index}.{key} has shape {tuple(value.shape)}", fix)
+            if not {"exp_avg", "exp_avg_sq", "step"} <= state.keys():
+                raise FileError(path, f"optimizer.{index} misses a moment", fix)
         for index, state in states.items():  # fused Adam reads memory in order: moments must lie as their parameter does
             for key, value in state.items():
                 if value.shape == parameters[index].shape:
@@ -200,7 +207,8 @@ def _is_a(value: Any, hint: Any) -> bool:
     if origin is tuple:
         repeated = len(kinds) == 2 and kinds[1] is Ellipsis
         wanted = kinds[:1] * len(value) if repeated and isinstance(value, tuple) else kinds
-        return isinstance(value, tuple) and len(value) == len(wanted) and all(map(_is_a, value, wanted))
+        few = isinstance(value, tuple) and len(value) == len(wanted) <= MOST_LAYERS
+        return few and all(map(_is_a, value, wanted))
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if hint is int:
@@ -220,4 +228,10 @@ def layout_from_json(stored: dict[str, Any]) -> Layout:
         raise ValueError("the bounds of its actions are not finite pairs low < high")
     if shape is not None and len(shape) != 3:
         raise ValueError(f"its pictures have shape {shape!r:.80}")
+    picture = stored["picture"]
+    if (picture is None) != (shape is None) or not isinstance(picture, str | None):
+        raise ValueError(f"its picture is called {picture!r:.80} and has shape {shape!r:.80}")
+    keys = [key for key, _ in vectors] + ([] if picture is None else [picture])
+    if not keys or len(keys) != len(set(keys)) or (stored["bare"] and keys != ["observation"]):
+        raise ValueError(f"its observations are {keys!r:.80}")
     return Layout(vectors, stored["picture"], shape and tuple(shape), stored["num_actions"], bool(stored["bare"]), low, high)

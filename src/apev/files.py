@@ -18,6 +18,7 @@ import stat
 import struct
 import sys
 import tempfile
+import time
 import tokenize
 import zipfile
 import zlib
@@ -34,6 +35,7 @@ from torch import Tensor
 CHECKSUM = "sha256"
 AGAIN = "copy or write it again: it is damaged"
 MOST_JSON = 1 << 28  # bytes of a JSON file; the largest of ours, a page's replays, has a hundredth of that
+OLD = 3600.0  # seconds after which a half-written file has nobody who writes it
 SPARE = 0.9  # share of the free memory that one file may ask for
 
 # What parsers raise on damaged input. Programming errors look the same there, so nothing but parsing belongs inside `reading`.
@@ -108,18 +110,29 @@ def regular(path: str | os.PathLike[str]) -> Path:
 def inside(folder: Path, name: str) -> Path:
     """The plain file `name` of a folder that somebody gave us; a link that leads out of the folder is refused."""
     path = folder / name
-    if path.is_symlink() or path.parent.is_symlink():
-        home, target = folder.resolve(), path.resolve()
-        if home != target and home not in target.parents:
-            raise FileError(path, "is a link out of its folder", "put the file itself there")
+    if leads_out(path, folder):
+        raise FileError(path, "is a link out of its folder", "put the file itself there")
     return regular(path)
+
+
+def leads_out(path: Path, folder: Path) -> bool:
+    """Whether a path below a folder is a link, or lies behind one, that leads out of the folder or nowhere."""
+    between = [path, *path.parents]
+    if not any(part.is_symlink() for part in between[: between.index(folder)]):
+        return False
+    try:
+        return folder.resolve() not in path.resolve(strict=True).parents
+    except (OSError, RuntimeError):  # nowhere, or round in a circle
+        return True
 
 
 def check_links(folder: Path) -> None:
     """Refuse a folder to write into that has links out of it, one level deep or two: what goes there would go elsewhere."""
-    for path in sorted([*folder.iterdir(), *folder.glob("*/*")]):
-        if path.is_symlink() and folder.resolve() not in path.resolve().parents:
-            raise FileError(path, "is a link out of its folder", "put the file or folder itself there")
+    for path in sorted(folder.iterdir()):
+        inner = sorted(path.iterdir()) if path.is_dir() and not path.is_symlink() else []
+        for found in (path, *inner):
+            if leads_out(found, folder):
+                raise FileError(found, "is a link out of its folder", "put the file or folder itself there")
 
 
 def parse_json(
@@ -222,6 +235,9 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A new file to write beside `path`, which takes its place when all of it is on the disk; a crash leaves the old one."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{path.name}.*.partial"):  # by a process that was killed
+        if time.time() - left.lstat().st_mtime > OLD:
+            left.unlink(missing_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
     os.close(handle)
     partial = Path(name)
@@ -286,7 +302,10 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], a
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     facts = dict(about or {})
     with whole(path) as partial:
-        save_file(plain, partial, metadata=facts | {CHECKSUM: tensor_digest(plain, facts)})
+        try:
+            save_file(plain, partial, metadata=facts | {CHECKSUM: tensor_digest(plain, facts)})
+        except SafetensorError as error:  # a full disk, among others
+            raise OSError(f"{path} cannot be written ({brief(error)}). Fix: make room on the disk, then --resume.") from error
 
 
 # ---------------------------------------------------------------------- memory

@@ -48,6 +48,8 @@ def actions(value: Any, count: int, layout: Layout, device: torch.device, used: 
 
 def observed(name: str, vector: Tensor, used: Tensor | None = None) -> Tensor:
     """Vectors [n, D] that are finite wherever they are used; other rows become 0."""
+    if not len(vector):
+        raise ValueError(f"{name} is of no environment at all. Fix: one row an environment.")
     return _finite(name, vector, used)
 
 

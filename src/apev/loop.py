@@ -94,6 +94,10 @@ def run(
         checkpoint = folder / LATEST
         progress = Progress()
         about = {"agent_config": asdict(agent.config), "schedule": asdict(schedule)} | (config or {})
+        threads = begun_with(folder) if resume else None
+        if threads is not None:  # another number of threads rounds otherwise
+            torch.set_num_threads(threads)
+        about["threads"] = torch.get_num_threads()
         if resume:
             if checkpoint.exists():
                 check_settings(folder, about)
@@ -287,10 +291,18 @@ def check_settings(folder: Path, about: dict[str, Any]) -> None:
     new = json.loads(json.dumps(about, default=str))
     before, now = (dict(_leaves(d)) for d in (old, new))
     added = [k for k in now if k.startswith("agent_config ") and k not in before]  # by a newer version
-    differ = [k for k in before if not k.startswith("schedule ") and before[k] != now.get(k)] + added
+    free = ("schedule ", "threads")
+    differ = [k for k in before if not k.startswith(free) and before[k] != now.get(k)] + added
     if differ:
         told = ", ".join(f"{k.removeprefix('agent_config ')} was {before.get(k)!r}, now {now.get(k)!r}" for k in differ)
         raise ValueError(f"{folder} was begun with other settings ({told}). Fix: resume with those, or start anew.")
+
+
+def begun_with(folder: Path) -> int | None:
+    """How many threads a run began with, if it says."""
+    path = folder / "config.json"
+    found = read_json(path).get("threads") if path.exists() else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and 0 < found <= 1024 else None
 
 
 def _leaves(settings: dict[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:

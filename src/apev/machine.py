@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import time
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
+
+TRIES = 9  # of a pass with one thread and with all
+WORTH_IT = 0.9  # all threads must take no longer than this share of what one takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +23,8 @@ class Machine:
     device: str = "cpu"
     """'cpu', or 'cuda' for a GPU."""
     threads: int | None = None
-    """CPU threads; as many as there are cores unless given."""
+    """CPU threads. Unless given: as many as there are cores, or one where that is faster because the others are busy; a run
+    that is resumed takes as many as it began with."""
 
     def use(self) -> None:
         """Set the number of threads; keep memory; check the device."""
@@ -28,12 +33,41 @@ class Machine:
             if self.threads < 1:
                 raise ValueError(f"--threads {self.threads}. Fix: at least 1.")
             torch.set_num_threads(self.threads)
+        else:
+            choose_threads()
         try:
             torch.device(self.device)
         except RuntimeError:
             raise ValueError(f"--device {self.device}: torch knows no such device. Fix: cpu or cuda.") from None
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"--device {self.device}: torch sees no GPU here. Fix: --device cpu, or a CUDA build of torch.")
+
+
+@cache
+def choose_threads() -> int:
+    """As many threads as torch would take, or one where that is faster; tried once, on a network's forward and backward pass.
+
+    Threads that wait for each other run at a quarter of their speed when another process has one of their cores. Whoever set
+    OMP_NUM_THREADS has chosen already.
+    """
+    most = torch.get_num_threads()
+    if most == 1 or "OMP_NUM_THREADS" in os.environ:
+        return most
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 3), torch.nn.Flatten())
+    pictures = torch.ones(32, 3, 32, 32)
+    seconds: dict[int, list[float]] = {1: [], most: []}
+    for _ in range(TRIES):
+        for count, found in seconds.items():
+            torch.set_num_threads(count)
+            began = time.perf_counter()
+            net(pictures).sum().backward()
+            found.append(time.perf_counter() - began)
+    typical = {count: sorted(found)[TRIES // 2] for count, found in seconds.items()}
+    chosen = most if typical[most] < WORTH_IT * typical[1] else 1
+    torch.set_num_threads(chosen)
+    if chosen == 1:
+        print(f"one thread: the other {most - 1} cores are busy, and waiting for them costs more (--threads)", file=sys.stderr)
+    return chosen
 
 
 def keep_memory() -> None:

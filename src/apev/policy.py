@@ -31,12 +31,11 @@ from apev.agents.discrete.dqn import DQN
 from apev.behaviour import ODDS, Adapt, behaviour_of
 from apev.checkpoint import LATEST, SAVE_AGAIN, build, description, logged_of, policy_of
 from apev.data.batch import Batch, Observations
+from apev.features import Features
 from apev.files import FileError, file_digest, inside, read_json, write_json, write_tensors
 from apev.memory import Memory, keys_of
 
 WEIGHTS = "weights.safetensors"
-
-_CHUNK = 512  # pictures encoded at once: bounds memory when thousands of episodes start together
 
 
 @dataclass
@@ -48,6 +47,7 @@ class PolicyState:
     action: Tensor | None = None
     waiting: Tensor | None = None  # [n] whether the last action's outcome is still to be observed; None: nowhere
     trusted: Tensor | None = None  # [n] the member a committed policy acts on
+    asked: bool = False  # the number of environments was given, not found out from the first observations
 
 
 class Policy:
@@ -62,9 +62,7 @@ class Policy:
             raise ValueError("remember=True needs values of discrete actions. Fix: an agent of the DQN family.")
         self.filter = agent.filter
         self._rng = torch.Generator().manual_seed(seed)
-        self._pictures: Tensor | None = None
-        self._features: Tensor | None = None
-        self._encoded = torch.zeros(0, dtype=torch.bool)  # which pictures have features
+        self._features = Features(agent)
         self._single = True
         self.logged: dict[str, Any] | None = None  # what the episodes of its log returned
         self.source: dict[str, Any] = {}  # of its log, as far as a run keeps it
@@ -98,8 +96,9 @@ class Policy:
             raise ValueError(f"num_envs is {count}. Fix: at least 1.")
         if mask is None:
             kept = keep_belief and count == len(old.log_belief)
-            self.state = PolicyState(old.log_belief if kept else self._fresh(count))
-            self._single = self._single and num_envs is None
+            asked = num_envs is not None
+            self.state = PolicyState(old.log_belief if kept else self._fresh(count), asked=asked)
+            self._single = self._single and not asked
             self._memory = None
             return
         rows = inputs.flags("mask", mask, len(old.log_belief), old.log_belief.device)
@@ -119,7 +118,7 @@ class Policy:
         inputs.observed("the observation", seen.vector)
         state = self.state
         if len(state.log_belief) != len(seen.vector):
-            if state.obs is not None:
+            if state.obs is not None or state.asked:
                 raise ValueError(
                     f"{len(seen.vector)} observations, but beliefs of {len(state.log_belief)} running episodes. "
                     f"Fix: policy.reset(num_envs={len(seen.vector)}) where new ones begin."
@@ -128,7 +127,7 @@ class Policy:
         self._single = single
         if self.behaviour.word == "random-member-step":
             state.log_belief = self._random_member(len(seen.vector))
-        features = self._encode(seen)
+        features = self._features.of(seen)
         state.obs = seen
         log_belief = self._committed(state) if self.behaviour.word == "commit" else state.log_belief
         if self.remember:
@@ -171,31 +170,19 @@ class Policy:
             group=torch.zeros(count, dtype=torch.int64, device=device),
         )
         if self.adapts:
-            joined, features = self._join_pictures(step)
+            joined, features = self._features.of_step(step)
             errors = self.agent.td_errors(joined, state.log_belief, features)
             log_belief = self.filter.update(state.log_belief, errors, used)
             if not bool(torch.isfinite(torch.where(used[:, None], errors + log_belief, 0.0)).all()):
                 raise ValueError(
                     "this step makes members' errors overflow. Fix: repair reward and next_obs, or check their units."
                 )
-            state.log_belief = log_belief
+        else:
+            log_belief = state.log_belief
         if self._memory is not None:
             keys = keys_of(step.next_obs, self._hashes)
             self._memory.learn(step.action, step.reward, keys, step.terminated > 0, used.cpu())
-        state.waiting = None
-
-    def _join_pictures(self, step: Batch) -> tuple[Batch, Tensor | None]:
-        """The step with one table of pictures for both observations, and the features of that table."""
-        seen, after = step.obs, step.next_obs
-        features = self._encode(seen)
-        if after.pictures is None or seen.pictures is None or _same(seen.pictures, after.pictures):
-            return step, self._encode(after)
-        following = self._encode(after)  # stays cached for the next act()
-        assert features is not None
-        assert following is not None
-        assert after.picture is not None
-        after = replace(after, picture=after.picture + len(seen.pictures))
-        return replace(step, next_obs=after), torch.cat([features, following], dim=1)
+        state.log_belief, state.waiting = log_belief, None  # last: whatever is refused above has changed nothing
 
     def _committed(self, state: PolicyState) -> Tensor:
         """The belief acted on, [n, K]: certain of one member, until another is ODDS times as believable."""
@@ -262,8 +249,7 @@ class Policy:
 
     def share_encodings(self, other: Policy) -> None:
         """Take over the pictures that another policy of the same networks has encoded."""
-        self._pictures, self._features, self._encoded = other._pictures, other._features, other._encoded
-        self._hashes = other._hashes
+        self._features, self._hashes = other._features, other._hashes
 
     # ------------------------------------------------------------------ files
 
@@ -284,6 +270,7 @@ class Policy:
         """The policy stored in `folder`: a policy folder, or a run folder. Of a run that was stopped, its last checkpoint's."""
         folder = Path(folder)
         if not (folder / "policy.json").exists() and (folder / "policy" / "policy.json").exists():
+            inside(folder, "policy/policy.json")
             folder = folder / "policy"
         if (folder / "policy.json").exists():
             about = read_json(inside(folder, "policy.json"), fix=SAVE_AGAIN)
@@ -338,28 +325,6 @@ class Policy:
         if single:
             obs = np.asarray(obs)[None] if layout.bare else {k: np.asarray(v)[None] for k, v in obs.items()}
         return layout.read(obs, device=self.agent.device), single
-
-    def _encode(self, obs: Observations) -> Tensor | None:
-        """Features [K, P, F] of the table; of its pictures those are encoded that are shown now and were not before."""
-        pictures = obs.pictures
-        if pictures is None or obs.picture is None:
-            return None
-        if self._pictures is None or not _same(self._pictures, pictures):
-            self._features, self._encoded = None, torch.zeros(len(pictures), dtype=torch.bool, device=pictures.device)
-        self._pictures = pictures  # the next look at the very same table compares nothing
-        new = obs.picture[~self._encoded[obs.picture]].unique()
-        for rows in new.split(_CHUNK) if len(new) else ():
-            part = self.agent.encode(pictures[rows])
-            assert part is not None
-            if self._features is None:
-                self._features = part.new_zeros(len(part), len(pictures), part.shape[2])
-            self._features[:, rows] = part
-        self._encoded[new] = True
-        return self._features
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a is b or (a.shape == b.shape and torch.equal(a, b))
 
 
 def load(folder: str | Path, adapt: Adapt = "bayes", *, device: str = "cpu", seed: int = 0, remember: bool = False) -> Policy:

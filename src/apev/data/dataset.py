@@ -140,7 +140,7 @@ class Dataset:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Dataset:
         """Read an .npz, a D4RL .hdf5, a .apev folder, or a Minari data set (its folder or id); see `apev.data.formats.io`."""
-        from apev.data import io
+        from apev.data.formats import io
 
         return io.load(path)
 
@@ -155,7 +155,7 @@ class Dataset:
 
     def save(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
         """Write .npz, .hdf5 or .apev as the name says, or a Minari id; it appears complete or not at all."""
-        from apev.data import io
+        from apev.data.formats import io
 
         io.save(self, path, compress=compress)
 

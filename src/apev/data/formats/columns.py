@@ -9,6 +9,7 @@ A dot works in place of the slash. D4RL's `terminals` and `timeouts` are read as
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,10 @@ class Columns:
             if wrong in self.arrays and not self.has(right):
                 yield DataError(wrong, f"no column of {self.file} may have this name", f"call it {right}")
         yield from self._missing()
+        for name in self.arrays:
+            head = re.split(r"[/.]", name, maxsplit=1)[0]
+            if name != head and head in (*REQUIRED[1:], "episodes", "contexts"):
+                yield DataError(name, f"{head} is one column, without keys", f"call it {head}")
         for name in ("observations", "next_observations"):
             keyed = self.keyed(name)
             if name in self.arrays and keyed:

@@ -23,6 +23,7 @@ import numpy as np
 
 from apev.data.dataset import Dataset
 from apev.data.formats.columns import Columns, entries, from_file, header_of
+from apev.data.formats.npz import array_size
 from apev.data.validate import DataError
 from apev.files import current_umask, file_digest, inside, read_json, reading, sync_folder, write_json
 
@@ -127,6 +128,8 @@ def read(source: Path) -> Columns:
             path = inside(source, path.name)
             if path.name in sums and file_digest(path) != sums[path.name]:
                 raise DataError(name, f"is not what was written to {source.name} (its checksum differs)", fix)
+            with path.open("rb") as file:
+                array_size(file, path.stat().st_size)  # before it is mapped
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             if path.name == ROWS_FILE:
                 if array.ndim != 2 or any(not 0 <= place.start < place.stop <= array.shape[1] for place in places.values()):

@@ -18,8 +18,13 @@ compressed: they are read into memory, or unpacked once by `apev data convert FI
 from __future__ import annotations
 
 import math
+import os
+import signal
+import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -37,6 +42,8 @@ from apev.files import brief, reading, regular, whole
 
 SUFFIXES = (".hdf5", ".h5")
 ORDER = "apev_order"  # the order of the observations: HDF5 sorts names
+PATIENCE = 10.0  # seconds for a look through a file's structure
+LOOKS = 2000  # names that are looked at
 DEEPEST = 8  # groups within groups; a key of an observation may have slashes
 OWN = "write the file with numbers of its own; a log may not read from elsewhere"
 
@@ -109,12 +116,60 @@ def opened(path: Path) -> Iterator[h5py.File]:
     """The file, open for reading; whatever h5py raises on damage becomes one error."""
     path = regular(path)
     fix = "download or write it again; a D4RL file is HDF5 with observations, actions, rewards, terminals"
+    facts = path.stat()
+    if not _survives(path, facts.st_mtime_ns, facts.st_size):
+        raise DataError(path.name, "cannot be read as HDF5 (its structure leads the library astray)", fix)
     try:
         file = h5py.File(path, "r")
     except OSError as error:
         raise DataError(path.name, f"cannot be read as HDF5 ({brief(error)})", fix) from error
     with reading(path.name, fix, raises=DataError), file:
         yield file
+
+
+@lru_cache(maxsize=64)
+def _survives(path: Path, changed: int, size: int) -> bool:
+    """Whether the file can be looked through: a damaged one can send libhdf5 round in circles, or crash it.
+
+    Neither can be stopped from inside, so that a child process takes the first look. Nothing but structure is read there.
+    """
+    if not hasattr(os, "fork"):
+        return True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child runs no Python of other threads
+        pid = os.fork()
+    if pid == 0:
+        try:
+            with h5py.File(path, "r") as file:
+                _look_through(file, [LOOKS])
+        except BaseException:  # damage that is noticed is told by whoever reads
+            pass
+        finally:
+            os._exit(0)
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.WIFEXITED(status)
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False
+
+
+def _look_through(group: h5py.Group, looks: list[int]) -> None:
+    """Names, attributes and shapes below a group, as many as `looks` allows."""
+    dict(group.attrs)
+    for name in group:
+        looks[0] -= 1
+        if looks[0] < 0:
+            return
+        if isinstance(group.get(name, getlink=True), h5py.HardLink):
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                _look_through(item, looks)
+            else:
+                _ = (item.shape, item.dtype, item.chunks, item.id.get_storage_size())
 
 
 def child(group: h5py.Group, name: str) -> Any:

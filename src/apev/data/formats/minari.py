@@ -18,6 +18,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from apev.data.formats.columns import Columns
 from apev.data.formats.hdf5 import child, opened
 from apev.data.source import checked, named_environment, recover_environment
 from apev.data.validate import DataError
-from apev.files import check_memory, inside, parse_json, read_json, reading
+from apev.files import FileError, check_memory, inside, leads_out, parse_json, read_json, reading
 
 ID = re.compile(r"(?:[-_\w]+/)*[-_\w]+-v\d+")
 AGAIN = "download or write the data set again"
@@ -48,7 +49,10 @@ def _data_folder(path: str | os.PathLike[str]) -> Path | None:
     given = Path(path)
     root = Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
     places = [given, given / "data", given.parent if given.is_file() else given, root / given / "data"]
-    return next((place for place in places if (place / "metadata.json").is_file()), None)
+    found = next((place for place in places if (place / "metadata.json").is_file()), None)
+    if found is not None and found in (given / "data", root / given / "data") and leads_out(found, found.parent):
+        raise FileError(found, "is a link out of its folder", "put the folder itself there")
+    return found
 
 
 def read(path: str | os.PathLike[str]) -> Columns:
@@ -119,6 +123,8 @@ def _episodes(data: Path, meta: Mapping[str, Any]) -> Iterator[Episode]:
                 yield _episode(child(group, "observations"), actions[()], *numbers)
         return
     minari = _package("to read this storage")
+    if meta.get("data_format") == "arrow" and find_spec("pyarrow") is None:
+        raise ModuleNotFoundError("this data set is stored in Arrow's format. Fix: pip install 'minari[arrow]'.")
     for file in data.rglob("*"):
         if not file.is_dir() or file.is_symlink():
             inside(data, str(file.relative_to(data)))

@@ -41,7 +41,7 @@ def read(source: Path) -> Columns:
             if name in sizes:
                 raise DataError(name, f"is there twice in {source.name}", FIX)
             with reading(name, FIX, raises=DataError, of=source.name), archive.open(entry) as file:
-                sizes[name] = _size(file, entry.file_size)
+                sizes[name] = array_size(file, entry.file_size)
         check_growth(source, sum(sizes.values()))
         for entry in archive.infolist():
             name = entry.filename.removesuffix(".npy")
@@ -54,7 +54,7 @@ def read(source: Path) -> Columns:
     return columns
 
 
-def _size(file: Any, stored: int) -> int:
+def array_size(file: Any, stored: int) -> int:
     """Bytes of the array that a file's header tells of, if the file can hold it."""
     version = np.lib.format.read_magic(file)
     read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
@@ -64,7 +64,7 @@ def _size(file: Any, stored: int) -> int:
     if dtype.hasobject:
         raise ValueError("it holds objects, not numbers")
     size = math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or size > stored:
+    if min(shape, default=0) < 0 or size > stored or not dtype.itemsize:
         raise ValueError(f"its header tells of shape {shape}, the file has {stored:,} bytes")
     return size
 
