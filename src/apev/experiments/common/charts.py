@@ -24,6 +24,7 @@ from apev.files import write_text
 # At least 3:1 against white and against the page's dark card; markers and dashes repeat what the colours say.
 COLOURS = {
     "oracle": "#868e96",
+    "ape-v": ALGORITHMS["ape-v"].colour,
     "ape-v-printed": "#d6336c",
     "ape-v-eval-only": "#b8860b",
     "ape-v-no-floor": "#a61e4d",
@@ -31,12 +32,15 @@ COLOURS = {
     "random-member-step": "#66a80f",
     "average": "#1c7ed6",
     "single": "#845ef7",
+    **{name: ALGORITHMS[name].colour for name in ("lcb", "sac-n", "edac", "cql", "iql", "rem", "sac", "bc")},
     "forgetting": "#1c7ed6",
     "committed": "#d6336c",
     "errors and likelihood as printed": "#d6336c",
     "errors at the belief": "#845ef7",
     "calibrated likelihood": "#099268",
 }
+COMPARED = ("ape-v", "ape-v-printed", "ape-v-eval-only", "average")
+"""The policies of the paper's figure by right members: trained to adapt, as printed, adapting untaught, and not adapting."""
 _SPARE = ("#ae3ec9", "#5f7d00", "#c2410c", "#0c8599", "#7a6f5d")
 _DASHES = {"oracle": "5 4", "ape-v-printed": "7 3", "ape-v-no-floor": "3 3", "random-member-step": "2 3", "single": "8 3 2 3"}
 _MARKERS = ("circle", "square", "diamond", "triangle")
@@ -241,9 +245,11 @@ def learning_curves(curves: Iterable[Mapping[str, Any]], width: int = 720, title
 
 
 def members_chart(groups: Mapping[str, Sequence[Mapping[str, Any]]], width: int = 720, title: str = "") -> str:
-    """Success by the number of members that are right (the paper's figure), with 95% intervals."""
+    """Success by the number of members that are right (the paper's figure), with 95% intervals; at most four policies."""
     series, ticks = [], set()
-    for policy in table_order(groups):
+    known = [policy for policy in COMPARED if policy in groups]
+    shown = (known + [policy for policy in table_order(groups) if policy not in known])[:4]
+    for policy in shown:
         rows = groups[policy]
         if not rows:
             continue

@@ -29,7 +29,7 @@ Rows = list[list[str]]  # a table of text, the first row its heading
 
 # Table order, and what people read instead of the names in the files. Other policies follow under their raw name.
 POLICY_NAMES = {
-    "oracle": "Oracle",
+    "oracle": "Blind exact search",
     "ape-v": ALGORITHMS["ape-v"].label,
     "ape-v-greedy": "APE-V, greedy",
     "ape-v-printed": "APE-V as printed",

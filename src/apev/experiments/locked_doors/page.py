@@ -150,8 +150,10 @@ def members_section(results: Results) -> str:
     if not groups:
         return left_out("members", name, "The folder's episodes do not say how many members were right.")
     note = (
-        "Success by the number of the policy’s members that point at the unlocked door. "
-        "Averaging needs a majority; adapting can do with one member and some patience."
+        "Success by the number of the policy’s members that read the photograph and point at the unlocked door. "
+        "Averaging needs a majority; adapting can do with one member and some patience. "
+        "Wildcards, where a policy has them, see no photograph and are not counted: with them a policy can succeed though no "
+        "member is right, because one of them stands for each kind of room."
     )
     return figure("members", name, note, lambda width: members_chart(groups, width=width))
 
