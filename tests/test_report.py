@@ -17,6 +17,7 @@ from apev.cli import main
 from apev.experiments.common.charts import Series, bar_chart, learning_curves, line_chart, policy_colour, write_figures
 from apev.experiments.common.statistics import success_interval, wilson
 from apev.experiments.common.tables import (
+    display_name,
     markdown_table,
     paired_values,
     print_table,
@@ -88,10 +89,22 @@ def test_tables_show_every_policy_in_order():
     print_table(summary, Console(file=text, width=120))
     markdown = markdown_table(summary)
     for shown in (text.getvalue(), markdown):
-        places = [shown.index(n) for n in ("Blind exact search", "APE-V ", "eval only", "Random member", "Average", "Single", "LCB")]
+        places = [shown.index(n) for n in ("Blind exact", "APE-V ", "eval only", "Random member", "Average", "Single", "LCB")]
         assert places == sorted(places)
         assert f"{summary['policies']['ape-v']['success']:.3f}" in shown
     assert len({line.count("|") for line in markdown.strip().splitlines()}) == 1
+
+
+@pytest.mark.parametrize("width", [60, 78, 100, 120])
+def test_no_name_or_number_is_cut_in_two(width):
+    summary = {"title": "T", "policies": summarise(make_episodes())}
+    text = io.StringIO()
+    print_table(summary, Console(file=text, width=width))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in text.getvalue()
+    for policy, row in summary["policies"].items():
+        assert any(display_name(policy) in line and f"{row['success']:.3f}" in line for line in lines), policy
 
 
 def test_a_narrow_terminal_keeps_the_names_and_whole_numbers():

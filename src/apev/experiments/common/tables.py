@@ -22,7 +22,8 @@ from apev.terminal import markup, plain
 
 AGAIN = "make the folder again (`apev demo`, `apev reproduce`), or copy it again from where it was made"
 REMAKE = "delete it to have it remade from episodes.jsonl, or copy it again from where it was made"
-WIDE = 112  # characters a terminal needs for all columns of a table
+NEEDS = {"stalled": 112, "episodes": 112, "mean steps": 90, "APE-V's lead": 78}
+"""Columns that a terminal narrower than so many characters does without."""
 
 Record = Mapping[str, Any]
 Rows = list[list[str]]  # a table of text, the first row its heading
@@ -117,11 +118,12 @@ def print_table(summary: Record, console: Console | None = None) -> None:
     """Print the table of `summary.json` to the terminal; a narrow one shows fewer columns, and the policies' names whole."""
     console = console or Console()
     columns = _columns(summary)
-    shown = [i for i, column in enumerate(columns) if console.width >= WIDE or column not in ("stalled", "episodes")]
+    left_out = [column for column, least in NEEDS.items() if console.width < least]
+    shown = [i for i, column in enumerate(columns) if column not in left_out]
     table = Table(
         title=markup(str(summary.get("title", ""))) or None, header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0)
     )
-    table.add_column("policy")
+    table.add_column("policy", no_wrap=console.width >= 60)
     for i in shown:
         table.add_column(columns[i], justify="right", no_wrap=True)
     for policy, cells in _rows(summary):

@@ -17,7 +17,6 @@ from apev.experiments.common.statistics import bootstrap_ci, interquartile_mean
 from apev.experiments.common.tables import (
     AGAIN,
     NUMBER,
-    WIDE,
     Rows,
     check_lines,
     display_name,
@@ -60,6 +59,7 @@ INTERVALS = (
 )
 
 Curves = dict[str, dict[int, list[dict[str, Any]]]]  # evaluations during training, by algorithm and seed
+WIDE = 112  # characters a terminal needs for all columns of a table
 ORDER = ("bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-printed", "ape-v-no-floor", "ape-v-eval-only", "ape-v")
 
 

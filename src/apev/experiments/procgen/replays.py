@@ -1,5 +1,5 @@
-"""Mazes worth watching, chosen as such: where belief and memory find the cheese and the same networks without belief and memory do
-not, and one where it fails."""
+"""Mazes worth watching, chosen as such: where belief and memory find the cheese and the same networks without them do not, and
+one where they fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from apev.rollout import Rollout, rollout
 
 
 def pick_replays(best: Agent, env: BatchedMaze, count: int = 4) -> list[dict[str, Any]]:
-    """Episodes with belief and memory that change their mind and succeed, what its networks do there when frozen, and a failure."""
+    """Episodes with belief and memory that change their mind and succeed, the same networks frozen there, and a failure."""
     adaptive = rollout(Policy(best, remember=True), env, trace=True)
     ways = np.stack(env.trail)
     frozen = rollout(Policy(best, "uniform"), env, trace=True)

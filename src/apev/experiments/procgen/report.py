@@ -54,7 +54,7 @@ DISTANCES = ((1, 10), (11, 20), (21, 40), (41, 10_000))
 SIZES = ((3, 7), (9, 13), (15, 19), (21, 25))
 LEAD = (
     "A mouse looks for cheese in mazes it has never seen. Its networks have only learned from logs of other mazes, and some of "
-    "what they expect of this one is wrong. Where its steps lead changes whom it believes, and the first row of the table also remembers them. "
+    "what they expect of this one is wrong. Where its steps lead changes whom it believes, and the first row remembers them. "
     "The second table takes that apart: memory alone is a search that needs no learning; networks say where to search first."
 )
 
@@ -271,7 +271,7 @@ def _page(summary: Mapping[str, Any], ideas: Rows, replays: str) -> str:
 
 
 def _headline(policies: Mapping[str, Any]) -> str:
-    """Success and steps of the ensemble with views, belief and memory, of its networks without belief and memory, and of memory without training."""
+    """Success and steps with views, belief and memory, without belief and memory, and of memory without training."""
     shown = {
         "ape-v-best": "views, belief and memory",
         "eight views, frozen": "the same networks, frozen and without memory",
@@ -297,8 +297,8 @@ def _replays(data: Mapping[str, Any] | None) -> str:
     options = "".join(f'<option value="{i}">{escaped(_replay_name(i, r))}</option>' for i, r in enumerate(replays))
     return f"""<section id="replay" aria-labelledby="replay-title">
 <div class="replay-top"><div><h2 id="replay-title">Watch it think</h2>
-<p class="note">Mazes chosen because views, belief and memory solve them and the networks alone do not, and one that it fails. The trail has
-the colour of the member most believed in; rings mark where that changes.</p></div>
+<p class="note">Mazes chosen because belief and memory solve them and the networks alone do not, and one that they fail. The
+trail has the colour of the member most believed in; rings mark where that changes.</p></div>
 <label class="pick"><span class="note">Episode</span>
 <select id="maze-select" autocomplete="off">{options}</select></label></div>
 <div class="stage"><svg id="maze-board" role="img" aria-label="the maze with the mouse, its trail and the cheese"></svg>
