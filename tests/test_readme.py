@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import apev
+from apev.experiments.common.kinds import kind_of
 from apev.experiments.common.tables import markdown_rows, markdown_table, read_folder
 from apev.experiments.d4rl.report import markdown
-from apev.experiments.procgen.report import BLOCKS, holds_mazes
+from apev.experiments.procgen.report import BLOCKS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -36,7 +37,9 @@ def test_tables_are_those_of_the_stored_results(page: str) -> None:
     text = (ROOT / page).read_text()
     for block, folder, table in re.findall(rf"<!-- ({'|'.join(BLOCKS)}): (\S+) -->\n(.*?)<!-- /\1 -->", text, re.DOTALL):
         results = read_folder(ROOT / folder)
-        stored = markdown_rows(BLOCKS[block](results)) if holds_mazes(ROOT / folder) else markdown_table(results.summary)
+        stored = (
+            markdown_rows(BLOCKS[block](results)) if kind_of(ROOT / folder) == "procgen" else markdown_table(results.summary)
+        )
         assert table == stored, f"run: apev report {folder} --page {page}"
     for folder, table in re.findall(r"<!-- scores: (\S+) -->\n(.*?)<!-- /scores -->", text, re.DOTALL):
         summary = json.loads((ROOT / folder / "summary.json").read_text())

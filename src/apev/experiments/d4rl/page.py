@@ -12,7 +12,16 @@ from apev.data.scores import normalised
 from apev.experiments.common.charts import Series, bar_chart, line_chart, stacked_chart
 from apev.experiments.common.html import escaped, figure, header, html_table, made, section, whole_page
 from apev.experiments.common.tables import AGAIN, Rows, display_name
-from apev.experiments.d4rl.report import INTERVALS, Curves, policy_table, read_runs, score_table, write_summary
+from apev.experiments.d4rl.report import (
+    INTERVALS,
+    Curves,
+    fill_scores,
+    policy_table,
+    print_scores,
+    read_runs,
+    score_table,
+    write_summary,
+)
 from apev.files import reading, write_text
 
 LEAD = (
@@ -21,6 +30,14 @@ LEAD = (
 )
 FILES = {"curves": "curves.jsonl", "members": "episodes.jsonl", "belief": "beliefs.json", "episode": "beliefs.json"}
 Draw = Callable[[int, str], str]  # (width, title) -> SVG
+
+
+def show(folder: Path, page: Path | None) -> None:
+    """Print the scores, write the page, and refresh a Markdown page."""
+    print_scores(write_scores(folder))
+    print(folder / "report.html")
+    if page is not None:
+        fill_scores(page, folder)
 
 
 def write_scores(folder: Path) -> dict[str, Any]:

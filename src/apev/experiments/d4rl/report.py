@@ -63,11 +63,6 @@ WIDE = 112  # characters a terminal needs for all columns of a table
 ORDER = ("bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-printed", "ape-v-no-floor", "ape-v-eval-only", "ape-v")
 
 
-def holds_scores(folder: Path) -> bool:
-    """Whether a folder is a task of `apev reproduce d4rl`."""
-    return (folder / "task.json").exists()
-
-
 def published(task: str, algorithm: str) -> float | None:
     """The score printed in the paper (EDAC: by its authors), on D4RL's own data and after many more updates than ours."""
     return EDAC.get(task) if algorithm == "edac" else PAPER.get(task, {}).get(algorithm)
@@ -83,7 +78,7 @@ def write_summary(folder: Path) -> dict[str, Any]:
         raise FileError(folder, problem, "let `apev reproduce d4rl` finish, or copy the folder again")
     traced = {"beliefs": read_beliefs(folder), "meta": read_meta(folder)}
     with reading(folder / "episodes.jsonl", AGAIN):
-        summary = about | _numbers(about, episodes, curves) | traced
+        summary = {"kind": "d4rl"} | about | _numbers(about, episodes, curves) | traced
     write_json(folder / "summary.json", summary)
     return summary
 

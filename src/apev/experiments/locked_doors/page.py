@@ -12,9 +12,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from apev.experiments.common.charts import learning_curves, members_chart, policy_colour
+from apev.experiments.common.charts import learning_curves, members_chart, policy_colour, write_figures
 from apev.experiments.common.html import asset, embed, escaped, figure, header, left_out, made, whole_page
-from apev.experiments.common.tables import Results, display_name, read_folder, success_by_members_correct, table_order
+from apev.experiments.common.tables import (
+    Results,
+    display_name,
+    fill_table,
+    print_table,
+    read_folder,
+    success_by_members_correct,
+    table_order,
+)
+from apev.experiments.locked_doors.filmstrip import write_filmstrip
 from apev.files import write_text
 
 # The page should stay small enough to mail around (3 MB); the charts and the style take less than the rest.
@@ -23,6 +32,16 @@ LEAD = (
     "A photograph decides which of four doors is unlocked, and the agent has only learned from logs with other ones. "
     "When a door turns out to be locked, the agent weighs its explanations of the world again and changes its mind."
 )
+
+
+def show(folder: Path, page: Path | None) -> None:
+    """Print the table, write figures, film strip and page, and refresh a Markdown page."""
+    print_table(read_folder(folder).summary)
+    write_figures(folder)
+    write_filmstrip(folder)
+    print(write_report(folder))
+    if page is not None:
+        fill_table(page, folder)
 
 
 def write_report(folder: str | Path, out: str | Path = "report.html") -> Path:

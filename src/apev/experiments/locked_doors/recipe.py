@@ -269,6 +269,7 @@ def run(
     shown = {"size": room.size, "doors": room.door_cells.tolist(), "actions": ["up", "right", "down", "left"]}
     write_json(out / "replays.json", {"room": shown, "classes": list(images.classes), "replays": replays}, indent=None)
     summary = {
+        "kind": "locked-doors",
         "title": title,
         "policies": summarise(episodes),
         "members": recipe.config("ape-v").members,

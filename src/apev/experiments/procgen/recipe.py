@@ -349,6 +349,7 @@ def run(
     episodes, replays, cost = gather(out, seeds)
     write_json(out / "replays.json", {"replays": replays}, indent=None)
     summary = {
+        "kind": "procgen",
         "title": f"Procgen mazes, {mode}, {levels} training levels",
         "mazes": {"mode": mode, "levels": levels, "known_tests": known_tests(mode, levels, recipe.test_levels)},
         "policies": summarise_mazes(episodes),

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from apev.experiments.common.html import asset, embed, escaped, header, html_table, left_out, made, section, whole_page
 from apev.experiments.common.statistics import paired_difference, success_interval
-from apev.experiments.common.tables import AGAIN, Record, Results, Rows, markdown_rows, read_folder, read_page, stored
-from apev.files import read_json, write_text
+from apev.experiments.common.tables import Record, Results, Rows, markdown_rows, read_folder, read_page
+from apev.files import write_text
 from apev.terminal import markup
 
 NAMES = {
@@ -107,10 +107,12 @@ def _success(rows: list[Record]) -> dict[str, Any]:
 # ---------------------------------------------------------------------- the table
 
 
-def holds_mazes(folder: str | Path) -> bool:
-    """Whether a results folder is one of the mazes'."""
-    path = stored(folder, "summary.json")
-    return path is not None and "mazes" in read_json(path, fix=AGAIN)
+def show(folder: Path, page: Path | None) -> None:
+    """Print the tables, write the page, and refresh a Markdown page."""
+    print_mazes(read_folder(folder).summary)
+    print(write_mazes(folder))
+    if page is not None:
+        fill_mazes(page, folder)
 
 
 HEADING = [

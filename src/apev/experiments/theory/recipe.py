@@ -136,6 +136,7 @@ def run(
         "agents": {name: {a: asdict(c) for a, c in make().agents.items()} for name, make in WORLDS.items()},
     }
     summary = {
+        "kind": "theory",
         "title": "The theory, run",
         "claims": [asdict(claim) for claim in make_claims(data)],
         **data,

@@ -38,10 +38,12 @@ def read_theory(folder: str | Path) -> dict[str, Any]:
     return summary
 
 
-def holds_claims(folder: str | Path) -> bool:
-    """Whether a results folder is one of the theory's."""
-    path = stored(folder, "summary.json")
-    return path is not None and "claims" in read_json(path)
+def show(folder: Path, page: Path | None) -> None:
+    """Print the claims, write the page, and refresh a Markdown page."""
+    print_claims(read_theory(folder))
+    print(write_theory(folder))
+    if page is not None:
+        fill_blocks(page, folder)
 
 
 def print_claims(summary: Mapping[str, Any], console: Console | None = None) -> None:
