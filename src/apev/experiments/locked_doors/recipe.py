@@ -106,8 +106,8 @@ RECIPES: dict[Scale, Recipe] = {
     "demo": Recipe(
         starts=5,
         eval_images=200,
-        schedule=Schedule(updates=1200, eval_every=300, checkpoint_every=300, lr_decay=True),
-        agents=("ensemble", "lcb", "ape-v"),
+        schedule=Schedule(updates=1000, eval_every=250, checkpoint_every=250, lr_decay=True),
+        agents=("ensemble", "ape-v"),
     ),
     "small": Recipe(
         train_images=3000,
