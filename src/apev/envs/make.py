@@ -22,7 +22,7 @@ def make(spec: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         if "mujoco" in str(error).lower() or "imageio" in str(error):
             raise ModuleNotFoundError(f"{spec} needs MuJoCo ({error}). Fix: pip install 'apev[mujoco]'.") from error
-        raise
+        raise ModuleNotFoundError(f"{spec} cannot be made here ({error}). Fix: install that, or name another --env.") from error
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from apev.experiments.common.html import figure, header, html_table, left_out, m
 from apev.files import FileError, inside, read_json, read_lines, reading, write_text
 
 AGAIN = "evaluate the run again (`apev evaluate RUN`)"
+LARGEST = 1e30  # of a number in a chart
 SHOWN_MEMBERS = 8
 SHOWN = ("loss", "critic_loss", "actor_loss", "value")  # of the metrics, those that say how training went
 
@@ -87,17 +88,22 @@ def _curves(folder: Path) -> list[str]:
     """Returns while training, where there was an environment, and what the log itself said of learning."""
     found = []
     if (folder / "curves.jsonl").exists():
-        lines = [line for line in read_lines(inside(folder, "curves.jsonl")) if isinstance(line.get("return"), int | float)]
+        lines = [line for line in read_lines(inside(folder, "curves.jsonl")) if _plotted(line, "return")]
         if lines:
             returns = Series("adaptive", [line["update"] for line in lines], [line["return"] for line in lines])
             found.append(_chart("curve", "Return while training", "Mean over a few episodes.", [returns], "return"))
     metrics = read_lines(inside(folder, "metrics.jsonl"))
     for name in SHOWN:
-        lines = [line for line in metrics if isinstance(line.get(name), int | float) and np.isfinite(line[name])]
+        lines = [line for line in metrics if _plotted(line, name)]
         if len(lines) > 1:
             series = Series(name, [line["update"] for line in lines], [line[name] for line in lines])
             found.append(_chart(name, name.replace("_", " ").capitalize(), "Mean since the last line.", [series], name))
     return found
+
+
+def _plotted(line: dict[str, Any], name: str) -> bool:
+    """Whether a line has a point to draw: an update and a number, both of a size that a chart can hold."""
+    return all(isinstance(line.get(key), int | float) and abs(line[key]) < LARGEST for key in ("update", name))
 
 
 def _chart(name: str, heading: str, note: str, series: list[Series], label: str) -> str:
