@@ -50,14 +50,18 @@ class LockedDoors(Machine):
     """Which seeds, by name: --seeds 0 1 2. Unless given: 0 for smoke and demo, 0 to 2 for small and cpu, 0 to 3 for paper."""
     only_seed: int | None = None
     """Do one seed and no table: several processes can share a folder. Run again with --resume for the table."""
+    agents: tuple[str, ...] = ()
+    """Which agents to train, e.g. --agents ensemble ape-v-printed; unless given, all of the scale's."""
     resume: bool = False
     """Go on with an interrupted run in the same folder."""
 
     def run(self) -> None:
         """Run it."""
+        from dataclasses import replace
+
         from apev.envs import load_images
         from apev.experiments.common.provenance import provenance
-        from apev.experiments.locked_doors.recipe import RECIPES, run
+        from apev.experiments.locked_doors.recipe import RECIPES, TRAINED, run
 
         self.use()
         seeds = self.seeds or tuple(range({"smoke": 1, "demo": 1, "small": 3, "cpu": 3, "paper": 4}[self.scale]))
@@ -67,10 +71,16 @@ class LockedDoors(Machine):
             told = f"{len(images.train_labels):,} training photographs, the set shipped in the package"
             Console(stderr=True).print(f"{self.scale} scale on {told}. Pass --images for all of CIFAR-10's vehicles.")
         title = f"Locked Doors, {self.scale} scale"
+        recipe = RECIPES[self.scale]
+        if self.agents:
+            unknown = [name for name in self.agents if name not in TRAINED]
+            if unknown:
+                raise ValueError(f"--agents {unknown[0]}: no such agent here. Fix: some of {', '.join(TRAINED)}.")
+            recipe = replace(recipe, agents=self.agents)
         run(
             self.out,
             images,
-            RECIPES[self.scale],
+            recipe,
             seeds=seeds,
             only_seed=self.only_seed,
             device=self.device,
