@@ -42,7 +42,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
-from apev.agents.discrete.dqn import DQN
+from apev.agents import Agent
 from apev.agents.registry import agent_of
 from apev.data import Dataset, Sampler
 from apev.envs import Room, collect, load_images
@@ -81,7 +81,7 @@ class Options:
 class Contender:
     """An agent with a way to draw its batches, and what was measured of it."""
 
-    agent: DQN
+    agent: Agent
     sampler: Sampler
     updates: int  # in a round
     gflop: float  # 10^9 operations of one update

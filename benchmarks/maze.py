@@ -78,7 +78,7 @@ class Lean(C51):
             after = self.net.encode(batch.next_obs.pictures[batch.next_obs.picture])
             ahead = self.net.logits(after, batch.next_obs.vector).softmax(-1)
             target = self.one_step_target(batch, take_logits(ahead, (ahead @ self.net.atoms).argmax(-1)))
-        return self.learn(batch, logits, target, self.trains_on[batch.group].T)
+        return self.learn(batch, logits, target)
 
 
 @dataclass

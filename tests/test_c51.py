@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from apev.agents import APEVC51, C51, C51LCB, APEVC51Config, C51Config, C51LCBConfig
 from apev.agents.distributional import symmetries
 from apev.agents.distributional.backups import Graph, plan, project
+from apev.agents.distributional.ranking import ranking_loss
 from apev.data import Sampler
 from apev.data.batch import Layout
 from apev.data.prioritised import PrioritisedSampler
@@ -98,9 +99,9 @@ def test_a_plan_is_so_many_backups(depth):
     maze, batch = MAZES[0], Sampler(LOG).batch(torch.from_numpy(np.flatnonzero(LOG.group == 0)))
     value = torch.randn(2, maze.count, generator=torch.Generator().manual_seed(depth)).double()
     graph = Graph.of(batch, 4, 0.99, -1.0)
-    graph = replace(graph, reward=graph.reward.double(), fade=graph.fade.double())
+    graph = replace(graph, reward=graph.reward.double(), discount=graph.discount.double())
     found = plan(graph, value, depth + 1)
-    ours = found.gain + found.fade * value.gather(1, found.source)
+    ours = found.reward + found.discount * value.gather(1, found.end)
     for member in range(2):
         np.testing.assert_allclose(ours[member], slow_plan(maze, value[member].numpy(), depth), atol=1e-5)
 
@@ -109,10 +110,10 @@ def test_without_logged_steps_a_plan_is_the_value_itself():
     batch = Sampler(LOG).batch(torch.tensor([0]))  # one transition: what follows it has no step in the batch
     graph = Graph.of(batch, 4, 0.9)
     found = plan(graph, torch.zeros(1, len(batch.obs.pictures)), 5)
-    alone = ~graph.known.any(1)
+    alone = ~graph.logged.any(1)
     assert bool(alone.any()) or len(alone) == 1
-    assert torch.equal(found.source[0, alone], torch.arange(len(alone))[alone])
-    assert bool((found.fade[0, alone] == 1).all())
+    assert torch.equal(found.end[0, alone], torch.arange(len(alone))[alone])
+    assert bool((found.discount[0, alone] == 1).all())
 
 
 @pytest.mark.parametrize("kind", [C51, C51LCB, APEVC51])
@@ -186,17 +187,16 @@ def test_loss_by_hand():
 
 def test_ranking_loss_by_hand():
     """In each state the divergence of the actions' softmax; a row alone in its state has nothing to rank."""
-    agent = C51.for_data(LOG, C51Config(members=1, backup_depth=0, ranking=1.0, **SMALL))
     batch = PrioritisedSampler(LOG, 1, pictures=3, returns=RETURNS).sample()
     q = torch.randn(1, len(batch.action), generator=torch.Generator().manual_seed(0))
-    found = agent.ranking_loss(batch, q, q)[0]
+    found = ranking_loss(batch, q, q, 4)[0]
     for state in range(3):
         mine = batch.obs.picture == state
         p, ours = (np.exp(2 * v[mine].double().numpy()) for v in (batch.returns, q[0]))
         p, ours = p / p.sum(), ours / ours.sum()
         np.testing.assert_allclose(found[mine], np.full(4, (p * np.log(p / ours)).sum()), rtol=1e-4)
     torch.testing.assert_close(
-        agent.ranking_loss(batch, batch.returns[None], q)[0], torch.zeros(len(batch.action)), atol=1e-5, rtol=0
+        ranking_loss(batch, batch.returns[None], q, 4)[0], torch.zeros(len(batch.action)), atol=1e-5, rtol=0
     )
     alone = batch.action == 0
     few = replace(
@@ -205,7 +205,7 @@ def test_ranking_loss_by_hand():
         returns=batch.returns[alone],
         obs=replace(batch.obs, picture=batch.obs.picture[alone]),
     )
-    torch.testing.assert_close(agent.ranking_loss(few, q[:, alone], q[:, alone]), torch.zeros(1, 3))
+    torch.testing.assert_close(ranking_loss(few, q[:, alone], q[:, alone], 4), torch.zeros(1, 3))
 
 
 def test_the_scale_is_that_of_the_policys_own_steps():
@@ -273,14 +273,14 @@ def test_backup_depth_zero_asks_for_returns():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"prior_scale": 1.0}, {"backup_depth": -1}, {"views": 9}, {"surprise": "gut"}, {"low": 9.0}, {"atoms": 1}, {"members": 0}],
+    [{"backup_depth": -1}, {"views": 9}, {"judged_by": "gut"}, {"low": 9.0}, {"atoms": 1}, {"members": 0}],
 )
 def test_senseless_settings_are_named(wrong):
     with pytest.raises(ValueError, match="Fix"):
         C51.for_data(LOG, C51Config(**wrong))
 
 
-@pytest.mark.parametrize("wrong", [{"views": 2}, {"alpha": 0.0}, {"measured_at": "home"}, {"beliefs": 0}])
+@pytest.mark.parametrize("wrong", [{"views": 2}, {"concentration": 0.0}, {"surprise": "home"}, {"beliefs": 0}])
 def test_senseless_settings_of_apev_are_named(wrong):
     with pytest.raises(ValueError, match="Fix"):
         APEVC51.for_data(LOG, APEVC51Config(**wrong))
@@ -331,7 +331,7 @@ def test_augmented_levels_are_the_same_worlds():
     """A symmetry moves pictures and actions together: rows keep their level, reward and end, and all four actions."""
     agent = C51.for_data(LOG, C51Config(augment=True, **SMALL))
     batch = PrioritisedSampler(LOG, 3).sample()
-    other = agent.augmented(batch)
+    other = symmetries.augmented(batch, LOG.num_groups, agent.generator)
     assert torch.equal(other.reward, batch.reward)
     assert torch.equal(other.next_obs.picture, batch.next_obs.picture)
     order = torch.stack([torch.bincount(other.action[other.obs.picture == p], minlength=4) for p in range(3)])
@@ -352,7 +352,7 @@ def test_surprise_in_a_loop_adds_up():
     while cell not in visited:
         visited.append(cell)
         cell = int(graph.following[cell, q[cell].argmax()])
-        if not bool(graph.fade[visited[-1], q[visited[-1]].argmax()]):
+        if not bool(graph.discount[visited[-1], q[visited[-1]].argmax()]):
             pytest.skip("the untrained member finds the cheese")
     loop = visited[visited.index(cell) :]
     rows = torch.tensor([int(((batch.obs.picture == c) & (batch.action == q[c].argmax())).nonzero()[0]) for c in loop])
@@ -369,7 +369,7 @@ def test_surprise_in_a_loop_adds_up():
 
 
 def test_the_categorical_surprise_is_a_likelihood():
-    agent = C51.for_data(LOG, C51Config(members=2, surprise="categorical", **SMALL))
+    agent = C51.for_data(LOG, C51Config(members=2, judged_by="categorical", **SMALL))
     batch = PrioritisedSampler(LOG, 1).sample()
     errors = agent.td_errors(batch, torch.zeros(len(batch.action), 2))
     likelihood = agent.filter.log_likelihood(errors).exp()
@@ -385,7 +385,7 @@ def test_the_categorical_surprise_is_a_likelihood():
 
 @pytest.mark.parametrize("where", ["paper", "certain"])
 def test_apev_is_surprised_where_it_says(where):
-    agent = APEVC51.for_data(LOG, APEVC51Config(measured_at=where, **SMALL))
+    agent = APEVC51.for_data(LOG, APEVC51Config(surprise=where, **SMALL))
     batch = PrioritisedSampler(LOG, 1).sample()
     rows = len(batch.action)
     one, other = (torch.tensor([[w, 1 - w]]).log().expand(rows, 2) for w in (0.9, 0.2))

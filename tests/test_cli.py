@@ -213,7 +213,7 @@ def assert_mentions(text: str, pattern: str) -> None:
     ("more", "message"),
     [
         (["--set", "sparkle=1"], "--set sparkle=1: no such field. Fix: one of likelihood"),
-        (["--set", "alpha=much"], "--set alpha=much: alpha is a float"),
+        (["--set", "concentration=much"], "--set concentration=much: concentration is a float"),
         (["--set", "wildcards=1.5"], "wildcards is a int"),
         (["--set", "bootstrap=2"], "bootstrap is 2"),
         (["--set", "surprise=nonsense"], "surprise.*nonsense"),
@@ -264,11 +264,11 @@ def test_an_agent_for_other_actions_is_refused(capsys: pytest.CaptureFixture[str
 
 
 def test_settings_take_the_type_of_their_field() -> None:
-    parsed = parse_settings(APEVConfig, ("alpha=0.5", "wildcards=4", "hidden=64,32", "surprise=paper", "lr=3e-4"))
-    assert parsed == {"alpha": 0.5, "wildcards": 4, "hidden": (64, 32), "surprise": "paper", "lr": 3e-4}
+    parsed = parse_settings(APEVConfig, ("concentration=0.5", "wildcards=4", "hidden=64,32", "surprise=paper", "lr=3e-4"))
+    assert parsed == {"concentration": 0.5, "wildcards": 4, "hidden": (64, 32), "surprise": "paper", "lr": 3e-4}
     assert parse_settings(DQNConfig, ("hidden=64",)) == {"hidden": (64,)}
     with pytest.raises(ValueError, match="no such field"):
-        parse_settings(DQNConfig, ("alpha=0.5",))
+        parse_settings(DQNConfig, ("concentration=0.5",))
 
 
 # ---------------------------------------------------------------------- a log of one's own

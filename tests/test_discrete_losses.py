@@ -20,12 +20,12 @@ from apev.agents import (
     DiscreteREMConfig,
     find,
 )
-from apev.agents.discrete.dqn import DQN
+from apev.agents.discrete.base import QAgent
 
 SMALL: dict[str, Any] = {"gamma": 0.5, "hidden": (), "floor": 0.0}
 
 
-def with_tables(agent: DQN, table: Any, target: Any) -> DQN:
+def with_tables(agent: QAgent, table: Any, target: Any) -> QAgent:
     set_table(agent.net, table)
     set_table(agent.target, target)
     return agent
@@ -65,7 +65,7 @@ def test_rem_mixes_values_and_targets_alike_and_acts_on_the_mean() -> None:
     assert agent.act(steps((0, 0, 0.0, 0, 0)).obs, certain).tolist() == [0]
 
 
-def implicit(**settings: Any) -> DQN:
+def implicit(**settings: Any) -> QAgent:
     """Two critics, then logits and V: V(0) = 1, V(1) = 2; the target's critics give min Q(0, 1) = 2, min Q(1, 0) = 1."""
     table = [[[1, 2, 0], [3, 4, 0]], [[0, 1, 0], [5, 2, 0]], [[0, 1, 1], [2, 0, 2]]]
     target = [[[9, 2, 0], [1, 9, 0]], [[9, 3, 0], [4, 9, 0]], [[9, 9, 9], [9, 9, 9]]]

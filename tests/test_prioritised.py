@@ -13,7 +13,7 @@ LOG = log_mazes(MAZES, "simple")
 
 
 def test_items_are_drawn_as_often_as_their_probabilities_say():
-    priorities = Priorities(6, alpha=0.6)
+    priorities = Priorities(6, exponent=0.6)
     priorities.learn(torch.arange(5), torch.tensor([0.5, 1.0, 2.0, 0.1, 4.0]))
     expected = torch.tensor([0.5, 1.0, 2.0, 0.1, 4.0, 4.0]) ** 0.6  # the one unseen is as likely as the worst
     np.testing.assert_allclose(priorities.probabilities, (expected / expected.sum()).double(), rtol=1e-6)
@@ -24,7 +24,7 @@ def test_items_are_drawn_as_often_as_their_probabilities_say():
 
 def test_importance_undoes_the_priorities():
     """With beta = 1 the weighted mean over draws is the plain mean over items, whatever the priorities are."""
-    priorities = Priorities(3, alpha=1.0, beta=1.0)
+    priorities = Priorities(3, exponent=1.0, beta=1.0)
     priorities.learn(torch.arange(3), torch.tensor([5.0, 1.0, 0.2]))
     value = torch.tensor([1.0, 10.0, 100.0])
     items, weights = priorities.draw(200_000, torch.Generator().manual_seed(1))
@@ -33,8 +33,8 @@ def test_importance_undoes_the_priorities():
     assert float(weights.max()) == 1.0
 
 
-def test_without_alpha_every_item_is_equally_likely():
-    priorities = Priorities(2, alpha=0.0)
+def test_without_an_exponent_every_item_is_equally_likely():
+    priorities = Priorities(2, exponent=0.0)
     priorities.learn(torch.tensor([0, 1]), torch.tensor([9.0, 0.0]))
     np.testing.assert_allclose(priorities.probabilities, [0.5, 0.5])
     assert float(priorities.values.min()) == LEAST
@@ -64,7 +64,7 @@ def test_some_pictures_of_many_levels():
 
 
 def test_what_was_costly_comes_back():
-    sampler = PrioritisedSampler(LOG, 1, alpha=1.0)
+    sampler = PrioritisedSampler(LOG, 1, exponent=1.0)
     for _ in range(60):
         batch = sampler.sample()
         batch.learned(torch.where(batch.group == 2, 50.0, 0.1))
@@ -97,8 +97,8 @@ def test_a_resumed_sampler_draws_the_same():
 def test_senseless_settings_are_named(wrong):
     with pytest.raises(ValueError, match="PrioritisedSampler"):
         PrioritisedSampler(LOG, **wrong)
-    with pytest.raises(ValueError, match="Fix: alpha"):
-        Priorities(2, alpha=-1)
+    with pytest.raises(ValueError, match="Fix: exponent"):
+        Priorities(2, exponent=-1)
 
 
 # ---------------------------------------------------------------------- returns

@@ -108,7 +108,7 @@ def test_depth_is_an_option_of_every_scale():
     for recipe in procgen.RECIPES.values():
         assert set(recipe.agents) <= set(procgen.CONFIGS)
     paper = procgen.RECIPES["paper"].configs["ape-v"]
-    assert (paper.backup_depth, paper.lr, paper.alpha, paper.members) == (1, 6.25e-5, 1.0, 2)
+    assert (paper.backup_depth, paper.lr, paper.concentration, paper.members) == (1, 6.25e-5, 1.0, 2)
     assert (paper.low, paper.high, paper.atoms, paper.gamma, paper.reward_shift) == (-31, 9, 81, 0.99, -1)
 
 

@@ -204,7 +204,7 @@ def test_a_table_of_pictures_is_encoded_once_for_the_whole_rollout() -> None:
 
 def test_rollouts_do_not_touch_the_global_random_numbers() -> None:
     state = torch.get_rng_state()
-    rollout(policy_for(COUNTER, "member-step"), counters({"length": 3, "terminates": True}))
+    rollout(policy_for(COUNTER, "random-member-step"), counters({"length": 3, "terminates": True}))
     # Building the agent is part of it: seeds are its own.
     assert torch.equal(torch.get_rng_state(), state)
 

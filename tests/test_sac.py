@@ -12,17 +12,15 @@ import pytest
 import torch
 from agent_contract import ContinuousContract
 from by_hand import PLAIN, linear, one_state, step
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from apev.agents import AGENTS, APEVSAC, SAC, APEVSACConfig, SACConfig
+from apev.agents.continuous.apev import LEAST_TRUSTED, SCALE_RATE
 from apev.agents.continuous.base import ContinuousAgent
 from apev.agents.continuous.sac import squash
 from apev.belief import BeliefFilter
 from apev.data import Dataset, Layout, Observations
-from apev.nn import ensemble
-from apev.nn.ensemble import EnsembleMLP, Groups
+from apev.nn import kernels
 
 
 class TestBC(ContinuousContract):
@@ -124,10 +122,10 @@ def test_critics_learn_one_target_of_their_minimum_and_termination_cuts_it() -> 
 
 
 def test_each_member_has_its_own_minimum_and_target() -> None:
-    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), dirichlet=1e4))
+    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), concentration=1e4))
     one_state(agent, [[1.0, 9.0], [2.0, 7.0], [0.0, 8.0]])  # members over the first 2 and all 3 critics
     q = torch.tensor([[[1.0], [2.0], [0.0]], [[9.0], [7.0], [8.0]]])
-    torch.testing.assert_close(agent.smallest(q), torch.tensor([[1.0], [7.0]]))
+    torch.testing.assert_close(agent.reduce(q), torch.tensor([[1.0], [7.0]]))
     loss = float(agent.update(step(3.0, 0.0, rows=50))["critic_loss"])  # critic 3 does not count for member 1
     errors = [1.5 - 3, 2.5 - 3, 9.5 - 3, 7.5 - 3, 8.5 - 3]
     assert loss == pytest.approx(sum(e * e for e in errors) / 5, rel=1e-4)
@@ -171,10 +169,10 @@ def test_scales_of_training_are_those_of_errors_where_a_member_is_trusted() -> N
 
 
 def test_members_of_separate_weights_ask_their_own_networks_only() -> None:
-    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), dirichlet=1e4, shared=False))
+    agent = APEVSAC(PLAIN, APEVSACConfig(critics=3, gamma=0.0, hidden=(), concentration=1e4, shared=False))
     one_state(agent, [[1.0], [2.0], [9.0], [7.0], [8.0]])  # two networks of member 1, three of member 2
     q = agent.values(agent.critics, torch.ones(1, 1), torch.zeros(1, 1), torch.full((1, 2), 0.5))
-    torch.testing.assert_close(agent.smallest(q), torch.tensor([[1.0], [7.0]]))
+    torch.testing.assert_close(agent.reduce(q), torch.tensor([[1.0], [7.0]]))
     loss = float(agent.update(step(3.0, 0.0, rows=50))["critic_loss"])
     errors = [1.5 - 3, 2.5 - 3, 9.5 - 3, 7.5 - 3, 8.5 - 3]
     assert loss == pytest.approx(sum(e * e for e in errors) / 5, rel=1e-4)
@@ -189,7 +187,7 @@ def test_trusting_one_member_the_policy_is_judged_by_its_minimum(shared: bool) -
         p.data.normal_(0, 0.4)
     obs, action, member = torch.randn(60, 3), torch.rand(60, 2), torch.arange(60) % 3
     belief = torch.nn.functional.one_hot(member, 3).float()
-    expected = agent.smallest(agent.values(agent.critics, obs, action, belief))[member, torch.arange(60)]
+    expected = agent.reduce(agent.values(agent.critics, obs, action, belief))[member, torch.arange(60)]
     torch.testing.assert_close(agent.policy_value(obs, action, belief), expected)
 
 
@@ -216,10 +214,7 @@ def test_beliefs_move_towards_the_member_that_was_less_surprised() -> None:
     flat = torch.full((1, 2), 0.5).log()
     errors = agent.td_errors(step(0.5, 0.0), flat)  # Q = .5 and 2.5
     torch.testing.assert_close(errors, torch.tensor([[0.0, 2.0]]))
-    new = agent.new_belief(
-        step(0.5, 0.0), agent.values(agent.critics, torch.ones(1, 1), torch.full((1, 1), 0.5), flat.exp()), flat
-    )
-    torch.testing.assert_close(new, torch.tensor([[1.0, math.exp(-4)]]) / (1 + math.exp(-4)))
+    torch.testing.assert_close(agent.new_belief(flat, errors), torch.tensor([[1.0, math.exp(-4)]]) / (1 + math.exp(-4)))
 
 
 def test_surprise_is_the_error_that_critics_are_trained_on() -> None:
@@ -266,34 +261,8 @@ def test_each_actor_comes_to_its_own_entropy() -> None:
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows ask all networks, as they do where counting them would make the processor wait for a GPU."""
-    monkeypatch.setattr(ensemble, "asks_all", lambda device: True)
+    monkeypatch.setattr(kernels, "asks_all", lambda device: True)
     monkeypatch.setattr(BeliefFilter, "__post_init__", lambda self: None)  # it looks at scales on a CPU only
-
-
-def test_the_slope_by_hand_is_autograds() -> None:
-    torch.manual_seed(0)
-    net, rows = EnsembleMLP(5, 3, (8, 6), 2), torch.randn(40, 3, requires_grad=True)
-    member, output = torch.randint(4, (40,)), torch.randint(2, (40,))  # nobody asks the last one
-    asked = net.plain(rows.expand(5, -1, -1))[member, torch.arange(40), output]
-    (expected,) = torch.autograd.grad(asked.sum(), rows)
-    torch.testing.assert_close(net.slope(net.activations(rows.expand(5, -1, -1)), member, output), expected)
-
-
-@pytest.mark.usefixtures("as_on_a_gpu")
-def test_the_slope_by_all_members_at_once_is_autograds() -> None:
-    test_the_slope_by_hand_is_autograds()
-
-
-def test_slopes_and_their_gradients_are_those_of_differentiating_twice() -> None:
-    torch.manual_seed(0)
-    net, x = EnsembleMLP(3, 5, (8, 6, 7), 2), torch.randn(3, 10, 5, requires_grad=True)
-    (expected,) = torch.autograd.grad(net.plain(x)[..., 0].sum(), x, create_graph=True)
-    slopes = net.slopes(x.detach(), slice(2, 4))
-    torch.testing.assert_close(slopes, expected[..., 2:4])
-    weights = [layer.get_parameter("weight") for layer in net.layers]
-    twice = torch.autograd.grad(expected[..., 2:4].pow(3).sum(), weights)
-    for mine, theirs in zip(torch.autograd.grad(slopes.pow(3).sum(), weights), twice, strict=True):
-        torch.testing.assert_close(mine, theirs)
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
@@ -320,23 +289,11 @@ def test_no_update_waits_for_the_device(agent: SAC) -> None:
         agent.update(batch)
 
 
-@pytest.mark.usefixtures("as_on_a_gpu")
-def test_asking_all_actors_gives_what_asking_one_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    net, rows, member = EnsembleMLP(4, 3, (8,), 2), torch.randn(9, 3), torch.tensor([0, 2, 2, 1, 0, 0, 2, 1, 2])
-    everyone = ensemble.ask_one(net, rows, member)
-    monkeypatch.undo()
-    torch.testing.assert_close(ensemble.ask_one(net, rows, member), everyone)
-
-
 def test_members_trained_as_if_certain_see_corners_that_do_not_move() -> None:
     agent = APEVSAC(PLAIN, APEVSACConfig(critics=4, hidden=(8,), eval_only=True, floor=0.001))
     drawn = agent.draw_belief(300)
     torch.testing.assert_close(drawn.exp().amax(-1), torch.ones(300))
     assert set(drawn.argmax(-1).tolist()) == {0, 1, 2}
-    before = drawn[:1]
-    q = agent.values(agent.critics, torch.ones(1, 1), torch.full((1, 1), 0.5), before.exp())
-    torch.testing.assert_close(agent.new_belief(step(0.5, 0.0), q, before), before.exp())
     agent.critic_loss(step(0.5, 0.0), torch.eye(3)[1:2].log())[0].backward()
     heads = linear(agent.critics.layers[-1]).bias.grad
     assert heads is not None
@@ -347,11 +304,9 @@ def test_beliefs_of_training_stay_in_their_corner_whatever_one_step_shows() -> N
     agent = APEVSAC(PLAIN, APEVSACConfig(critics=4, hidden=(8,)), seed=1)
     agent.scale.fill_(1.0)
     drawn = agent.draw_belief(3000)
-    q = torch.zeros(3, 4, 3000)
-    q[0] = 30.0  # the boldest member is thirty scales off, the others are right
-    agent.soft_value = lambda *_: torch.zeros(3, 3000)  # type: ignore[method-assign]
-    moved = agent.new_belief(step(0.0, 1.0, rows=3000), q, drawn)
-    assert moved is not None
+    errors = torch.tensor([30.0, 0.0, 0.0]).expand(3000, 3)  # the boldest member is thirty scales off, the others are right
+    agent.track_scale(agent.filter.squares(errors), drawn.exp().clamp_min(LEAST_TRUSTED), SCALE_RATE)
+    moved = agent.new_belief(drawn, errors)
     assert (moved.argmax(-1) != drawn.argmax(-1)).float().mean() < 0.1
     assert agent.scale[0] < 2
     torch.testing.assert_close(moved.sum(-1), torch.ones(3000))
@@ -368,31 +323,6 @@ def test_of_members_believed_in_alike_the_most_careful_acts() -> None:
     torch.testing.assert_close(agent.act(obs, torch.full((5, 3), 1 / 3).log()), alone[2])
     torch.testing.assert_close(agent.act(obs, torch.tensor([0.4, 0.4, 0.2]).log().expand(5, 3)), alone[1])
     assert not torch.allclose(alone[1], alone[2])
-
-
-@pytest.mark.parametrize("frozen", [True, False])
-@pytest.mark.parametrize("outputs", [1, 2, 20])  # one, few and many columns are multiplied in other ways
-def test_a_few_members_at_a_time_give_the_values_and_gradients_of_all_at_once(outputs: int, frozen: bool) -> None:
-    torch.manual_seed(0)
-    net, x = EnsembleMLP(5, 3, (700, 600), outputs), torch.randn(5, 500, 3, requires_grad=True)  # so wide that each goes alone
-    wanted = [x] if frozen else [x, *net.parameters()]
-    fast, slow = net(x, frozen=frozen), net.plain(x)
-    torch.testing.assert_close(fast, slow)
-    for mine, expected in zip(*(torch.autograd.grad(q.square().sum(), wanted) for q in (fast, slow)), strict=True):
-        torch.testing.assert_close(mine, expected)
-    net(x, frozen=frozen).sum().backward()
-    assert all((p.grad is None) == frozen for p in net.parameters())
-
-
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=40))
-@settings(deadline=None, max_examples=60)
-def test_groups_ask_every_row_of_its_own_network(index: list[int]) -> None:
-    torch.manual_seed(0)
-    net, rows = EnsembleMLP(5, 3, (4,), 2), torch.randn(len(index), 3)
-    groups = Groups.of(torch.tensor(index), 5)
-    everything = net(rows.expand(5, -1, -1))
-    torch.testing.assert_close(groups.join(net(groups.split(rows))), everything[torch.tensor(index), torch.arange(len(index))])
-    assert groups.slots.shape[1] == max(index.count(g) for g in range(5))
 
 
 @pytest.mark.slow

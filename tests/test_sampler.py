@@ -261,3 +261,28 @@ def test_read_only_arrays_are_sampled_without_a_warning(recwarn: pytest.Warnings
     data = Dataset.from_arrays(observations, [0] * 4, np.zeros(4), [False] * 3 + [True], [False] * 4)
     Sampler(data).sample()
     assert len(recwarn) == 0
+
+
+def test_a_batch_says_whether_rows_show_one_picture_before_and_after_the_step() -> None:
+    """It decides which encoder targets read, and must not be lost on the way to another device."""
+    shared = Sampler(log(), batch_groups=6, per_group=5).sample()
+    changing = Sampler(log(shared=False), batch_size=30).sample()
+    assert (shared.shares_pictures, changing.shares_pictures) == (True, False)
+    for batch in (shared, changing):
+        moved = batch.to(torch.device("meta"))
+        assert moved.shares_pictures == batch.shares_pictures
+        assert moved.obs.pictures is moved.next_obs.pictures
+    vector = log(picture=False)
+    assert not Sampler(replace(vector, contexts=vector.episodes // 5), batch_groups=4, per_group=8).sample().shares_pictures
+
+
+def test_batch_size_is_honoured_where_rows_are_drawn_by_group() -> None:
+    sampler = Sampler(log(), batch_size=64)
+    assert (sampler.batch_groups, sampler.per_group, sampler.batch_size) == (4, 16, 64)
+    assert len(sampler.sample().action) == 64
+    assert len(Sampler(log(), batch_size=30, per_group=5).sample().action) == 30
+    assert len(Sampler(log()).sample().action) == len(Sampler(log(picture=False)).sample().action) == 512
+    for wrong in (100, 8):
+        with pytest.raises(ValueError, match=r"16 rows of each, and batch_size \d+ is no multiple.*Fix"):
+            Sampler(log(), batch_size=wrong)
+        assert Sampler(log(picture=False), batch_size=wrong).batch_size == wrong

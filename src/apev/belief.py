@@ -57,25 +57,30 @@ def normalise(log_belief: Tensor) -> Tensor:
 
 
 def sample_dirichlet(
-    alpha: float, batch: int, members: int, generator: torch.Generator | None = None, device: torch.device | str = "cpu"
+    concentration: float,
+    batch: int,
+    members: int,
+    generator: torch.Generator | None = None,
+    device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Log-beliefs `[batch, K]` from the symmetric Dirichlet(alpha), finite however small alpha is.
+    """Log-beliefs `[batch, K]` from the symmetric Dirichlet(c), finite however small its concentration c is.
 
-    A Gamma(alpha) variate is Gamma(alpha + 1) * U^(1/alpha); its logarithm never underflows, where the variate itself is
-    exactly 0 in a third of the draws at alpha = 0.01.
+    A Gamma(c) variate is Gamma(c + 1) * U^(1/c); its logarithm never underflows, where the variate itself is exactly 0 in a
+    third of the draws at c = 0.01.
     """
-    if alpha <= 0:
-        raise ValueError(f"Dirichlet concentration must be positive, got {alpha}. Fix: use e.g. alpha=0.1.")
-    shape = torch.full((batch, members), alpha + 1.0, device=device)
+    if concentration <= 0:
+        raise ValueError(f"Dirichlet concentration must be positive, got {concentration}. Fix: use e.g. concentration=0.1.")
+    shape = torch.full((batch, members), concentration + 1.0, device=device)
     gamma = torch._standard_gamma(shape, generator=generator)
     u = torch.rand(batch, members, generator=generator, device=device).clamp_min(torch.finfo(torch.float32).tiny)
-    return normalise(gamma.log() + u.log() / alpha)
+    return normalise(gamma.log() + u.log() / concentration)
 
 
 def draw_index(chances: Tensor, generator: torch.Generator) -> Tensor:
-    """[B]: a column for each row of `[B, K]`, by its chances: of K exponential clocks the fastest for its size rings first.
+    """[B]: a column for each row of `[B, K]`, drawn with these probabilities.
 
-    torch.multinomial would check its input, and with that wait for a GPU.
+    With exponential E_k, the largest p_k / E_k is that of k with probability p_k. torch.multinomial would check its input, and
+    with that wait for a GPU.
     """
     return (chances / torch.empty_like(chances).exponential_(generator=generator)).argmax(-1)
 

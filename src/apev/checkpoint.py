@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
@@ -19,6 +19,7 @@ from torch import Tensor
 
 import apev
 from apev.agents import AGENTS, Agent
+from apev.agents.agent import in_todays_names
 from apev.agents.registry import stored_name
 from apev.data.batch import Layout
 from apev.files import FileError, brief, parse_json, read_tensors, reading, tensor_shapes, write_tensors
@@ -186,9 +187,14 @@ def _built(kind: type[Agent], layout: Layout, config: Any, file: Path) -> Agent:
 
 
 def typed(config_type: type, stored: Any, file: Path) -> Any:
-    """A configuration from JSON, which has no tuples; values of another kind than the field's are refused by name."""
-    hints = get_type_hints(config_type)
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in dict(stored).items()}
+    """A configuration from JSON, which has no tuples; values of another kind than the field's are refused by name.
+
+    Settings that had another name when the file was written are taken under today's.
+    """
+    every = get_type_hints(config_type)
+    hints = {f.name: every[f.name] for f in fields(config_type)}
+    renamed = in_todays_names(config_type, dict(stored))
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in renamed.items()}
     for name, value in given.items():
         if name not in hints:
             raise FileError(file, f"config: there is no {name!r:.80}", "a newer apev may know it")

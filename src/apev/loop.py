@@ -29,6 +29,7 @@ from rich.console import Console
 from torch import Tensor
 
 from apev.agents import Agent
+from apev.agents.agent import in_todays_names
 from apev.checkpoint import LATEST, Progress, load_checkpoint, save_checkpoint
 from apev.data.sampler import Sampler
 from apev.files import append_line, check_links, read_json, read_lines, reading, write_lines, write_text
@@ -100,7 +101,7 @@ def run(
         about["threads"] = torch.get_num_threads()
         if resume:
             if checkpoint.exists():
-                check_settings(folder, about)
+                check_settings(folder, about, type(agent.config))
                 progress = load_checkpoint(checkpoint, agent, sampler)
             for name in ("metrics.jsonl", "curves.jsonl"):  # killed before the first checkpoint: all of them
                 keep_lines_until(folder / name, progress)
@@ -282,12 +283,17 @@ def alone_in(folder: Path) -> Iterator[None]:
         os.close(held)
 
 
-def check_settings(folder: Path, about: dict[str, Any]) -> None:
-    """A run goes on with the settings it began with; only the schedule may change."""
+def check_settings(folder: Path, about: dict[str, Any], config_type: type | None = None) -> None:
+    """A run goes on with the settings it began with; only the schedule may change.
+
+    config_type: of the agent, so that settings which an older version called otherwise are known.
+    """
     path = folder / "config.json"
     if not path.exists():
         return
     old = read_json(path)
+    if config_type is not None and isinstance(old.get("agent_config"), dict):
+        old["agent_config"] = in_todays_names(config_type, old["agent_config"])
     new = json.loads(json.dumps(about, default=str))
     before, now = (dict(_leaves(d)) for d in (old, new))
     added = [k for k in now if k.startswith("agent_config ") and k not in before]  # by a newer version

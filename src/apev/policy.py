@@ -27,7 +27,7 @@ from torch import Tensor
 from apev import belief as beliefs
 from apev import inputs
 from apev.agents import Agent
-from apev.agents.discrete.dqn import DQN
+from apev.agents.discrete.base import ValueAgent
 from apev.behaviour import ODDS, Adapt, behaviour_of
 from apev.checkpoint import LATEST, SAVE_AGAIN, build, description, logged_of, policy_of
 from apev.data.batch import Batch, Observations
@@ -58,7 +58,7 @@ class Policy:
         self.behaviour = behaviour_of(adapt, agent.members)
         self._memory: Memory | None = None
         self._hashes: dict[int, tuple[Tensor, Tensor]] = {}
-        if remember and not isinstance(agent, DQN):
+        if remember and not isinstance(agent, ValueAgent):
             raise ValueError("remember=True needs values of discrete actions. Fix: an agent of the DQN family.")
         self.filter = agent.filter
         self._rng = torch.Generator().manual_seed(seed)
@@ -197,7 +197,7 @@ class Policy:
     def _act_from_memory(self, seen: Observations, features: Tensor | None, greedy: bool, log_belief: Tensor) -> Tensor:
         """The best action by what this episode has shown, and by the members where it has shown nothing."""
         agent = self.agent
-        assert isinstance(agent, DQN)
+        assert isinstance(agent, ValueAgent)
         belief = log_belief.exp()
         q = agent.values(features, seen, belief)  # [K, n, A]
         if self._memory is None:

@@ -9,14 +9,16 @@ from apev.agents.continuous.iql import IQL, IQLConfig
 from apev.agents.continuous.rem import REM, REMConfig
 from apev.agents.continuous.sac import SAC, SACConfig
 from apev.agents.discrete.apev import APEV, APEVConfig
+from apev.agents.discrete.base import DQNConfig
 from apev.agents.discrete.bc import DiscreteBC, DiscreteBCConfig
 from apev.agents.discrete.cql import DiscreteCQL, DiscreteCQLConfig
-from apev.agents.discrete.dqn import DQN, DQNConfig
+from apev.agents.discrete.dqn import DQN
 from apev.agents.discrete.iql import DiscreteIQL, DiscreteIQLConfig
 from apev.agents.discrete.lcb import LCB, LCBConfig
 from apev.agents.discrete.rem import DiscreteREM, DiscreteREMConfig
 from apev.agents.distributional.apev import APEVC51, APEVC51Config
-from apev.agents.distributional.c51 import C51, C51Config
+from apev.agents.distributional.base import C51Config
+from apev.agents.distributional.c51 import C51
 from apev.agents.distributional.lcb import C51LCB, C51LCBConfig
 from apev.agents.registry import AGENTS, ALGORITHMS, Algorithm, Variant, find, register, register_agent
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from apev.belief import BeliefFilter, Likelihood
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.nn.ensemble import EncoderEnsemble, EnsembleMLP
+
+SMALLEST = 1e-6  # a member that never errs still has a scale
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,33 @@ class BeliefConfig:
     """Smallest weight a member can have, so that it can come back."""
 
 
+def in_todays_names(config_type: type, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a file has them, under the names they have now: an older version may have written it.
+
+    A configuration lists its old names in `RENAMED`: {old: new}, or None for a setting that is gone. A name that means
+    something else today is an old one where its value is none that today's field can have.
+    """
+    renamed: Mapping[str, str | None] = getattr(config_type, "RENAMED", {})
+    hints = get_type_hints(config_type)
+    today = {f.name: get_args(hints[f.name]) for f in fields(config_type)}
+    named: dict[str, Any] = {}
+    for name, value in stored.items():
+        old = name in renamed and not (name in today and value in today[name])
+        now = renamed[name] if old else name
+        if now is not None:
+            named[now] = value
+    return named
+
+
 class Agent(nn.Module, ABC):
     """A value ensemble and the policy it implies. Agents that do not adapt have one member: same code, no special case."""
 
     errs: ClassVar[bool] = True  # members make errors that a belief can follow
+    weighs_rows: ClassVar[bool] = False  # it learns from rows by their importance, and tells a sampler how they went
     layout: Layout
     config: Any  # a frozen dataclass with gamma, lr and target_rate; a BeliefConfig too where there is a belief
     members: int  # K
+    measured: int  # how many members, the first ones, say how wrong members are on contexts they did not train on
     scale: Tensor  # [K] the filter's sigma_k, a buffer
     generator: torch.Generator  # every random draw of a training step comes from here
 
@@ -52,6 +74,15 @@ class Agent(nn.Module, ABC):
     @abstractmethod
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step; the metrics stay tensors, so that nothing waits for the device."""
+
+    def check_batch(self, batch: Batch) -> None:
+        """A batch of other data is refused by name; only shapes are looked at, so nothing waits for the device."""
+        if batch.obs.vector.shape[1] != self.layout.vector_dim:
+            raise ValueError(
+                f"the batch's vectors have width {batch.obs.vector.shape[1]}, this agent reads {self.layout.vector_dim}."
+            )
+        if batch.weight is not None and not self.weighs_rows:
+            raise ValueError("this agent takes all rows alike, and the batch weighs them. Fix: Sampler, or an agent of C51.")
 
     @abstractmethod
     def encode(self, pictures: Tensor | None) -> Tensor | None:
@@ -114,10 +145,16 @@ class Agent(nn.Module, ABC):
             return BeliefFilter()
         return BeliefFilter(c.likelihood, c.temperature, c.forgetting, c.floor, scale=self.scale)
 
-    @property
-    def measured(self) -> int:
-        """How many members, the first ones, say how wrong members are on contexts they did not train on."""
-        return self.members
+    @torch.no_grad()
+    def track_scale(self, squares: Tensor, weight: Tensor, rate: float) -> None:
+        """A step of training: let each member's scale follow its squared errors [B, K], row by row with `weight` [B, K].
+
+        A member of whom no row speaks keeps its scale; one that is not measured has the mean of the others.
+        """
+        count, old = weight.sum(0), self.scale.square()
+        mean = torch.where(count > 0, (squares * weight).sum(0) / count.clamp_min(SMALLEST), old)
+        self.scale.copy_(old.lerp(mean, rate).sqrt().clamp_min(SMALLEST))
+        self.scale[self.measured :] = self.scale[: self.measured].mean()
 
     @torch.no_grad()
     def calibrate(self, steps: Iterable[Batch]) -> None:

@@ -28,6 +28,10 @@ class Observations:
     pictures: Tensor | None = None  # [P, C, H, W] uint8
     picture: Tensor | None = None  # [B] int64, rows of `pictures`
 
+    def of_rows(self) -> Tensor | None:
+        """[B, C, H, W]: the picture that each row shows; None where there are none."""
+        return None if self.pictures is None or self.picture is None else self.pictures[self.picture]
+
     def to(self, device: torch.device) -> Observations:
         """The same on another device."""
         pictures = None if self.pictures is None else self.pictures.to(device)
@@ -47,6 +51,9 @@ class Batch:
     weight: Tensor | None = None  # [B] importance of each row, where some were drawn more often than others
     returns: Tensor | None = None  # [B] the best return that the log proves, where it was solved (`logged_returns`)
     learned: Callable[[Tensor], None] | None = None  # takes the loss of each row [B], for a sampler that draws by it
+    shares_pictures: bool = False
+    """Whether each row shows the same picture before and after its step, as where a context is one picture. Agents then
+    encode the table once, and targets read the online encoder's features; else targets have an encoder of their own."""
 
     def prioritised(self, weight: Tensor, returns: Tensor | None, learned: Callable[[Tensor], None]) -> Batch:
         """The same rows with their importance, perhaps their returns, and somebody who wants to know how they went."""
@@ -59,7 +66,8 @@ class Batch:
         action, reward, terminated, group = (column.to(device) for column in rest)
         weight, returns = (None if column is None else column.to(device) for column in (self.weight, self.returns))
         next_obs = Observations(after.vector, obs.pictures, after.picture)
-        return Batch(obs, action, reward, next_obs, terminated, group, weight, returns, self.learned)
+        columns = (obs, action, reward, next_obs, terminated, group, weight, returns)
+        return Batch(*columns, self.learned, self.shares_pictures)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """Prioritised sampling (Schaul et al., 2016): what an agent was most wrong about comes back more often.
 
-    P(i)  =  p_i^alpha / sum_j p_j^alpha             p_i: the loss item i had when last seen; new items have the largest
+    P(i)  =  p_i^x / sum_j p_j^x                     p_i: the loss item i had when last seen; new items have the largest
     w_i   =  (N P(i))^-beta / max_j w_j              importance weights, so that the expected step stays the same (beta = 1)
+
+with an `exponent` x: at 0 all items are drawn alike.
 
 An item is a transition, as in the paper, or a whole context, whose transitions then come together: all pictures of a maze are
 encoded once and serve every transition of it, before the step and after. A small maze then counts as much as a large one, as
@@ -30,17 +32,17 @@ LEAST = 1e-3  # an item the agent knows by heart is still drawn now and then
 class Priorities:
     """How often each of N items is drawn."""
 
-    def __init__(self, count: int, alpha: float = 0.5, beta: float = 0.5) -> None:
-        if alpha < 0 or not 0 <= beta <= 1:
-            raise ValueError(f"alpha is {alpha} and beta {beta}. Fix: alpha >= 0 (0: uniform), beta in [0, 1].")
-        self.alpha, self.beta = alpha, beta
+    def __init__(self, count: int, exponent: float = 0.5, beta: float = 0.5) -> None:
+        if exponent < 0 or not 0 <= beta <= 1:
+            raise ValueError(f"exponent is {exponent} and beta {beta}. Fix: exponent >= 0 (0: uniform), beta in [0, 1].")
+        self.exponent, self.beta = exponent, beta
         self.values = torch.ones(count, dtype=torch.float64)
         self.seen = torch.zeros(count, dtype=torch.bool)
 
     @property
     def probabilities(self) -> Tensor:
         """P(i): [N]."""
-        powers = self.values.pow(self.alpha)
+        powers = self.values.pow(self.exponent)
         return powers / powers.sum()
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -69,7 +71,7 @@ class PrioritisedSampler(Sampler):
         by_context: bool = True,
         pictures: int | None = None,
         returns: np.ndarray | None = None,
-        alpha: float = 0.5,
+        exponent: float = 0.5,
         beta: float = 0.5,
         device: str | torch.device = "cpu",
         seed: int = 0,
@@ -88,7 +90,7 @@ class PrioritisedSampler(Sampler):
         self._items = torch.from_numpy(usable[order]).split(counts.tolist())  # rows of each item
         self._returns = None if returns is None else torch.from_numpy(returns).to(self.device)
         self.count, self.by_context, self.some = count, by_context, pictures
-        self.priorities = Priorities(len(self._items), alpha, beta)
+        self.priorities = Priorities(len(self._items), exponent, beta)
         self._draws = torch.Generator().manual_seed(seed)
 
     def sample(self) -> Batch:
@@ -101,7 +103,7 @@ class PrioritisedSampler(Sampler):
             return self.batch(rows).prioritised(weight, None, self._learner(items, lengths))
         assert self._picture is not None
         distinct, place = torch.unique(self._picture[rows], return_inverse=True)  # what follows is not looked at
-        batch = self._assemble(rows, self._shown(distinct), place, place)
+        batch = self._assemble(rows, self._shown(distinct), place, place, shared=True)
         return batch.prioritised(weight, self._returns[rows], self._learner(items, lengths))
 
     def _part(self, item: int) -> Tensor:

@@ -7,7 +7,8 @@ Where every episode shows one picture, a batch is drawn by picture, so that its 
     pictures     one           one                 [batch_groups, C, H, W]
 
 Where the log names its contexts, a batch is drawn by context in the same way: beliefs learn from rows that share a world.
-Otherwise rows are drawn uniformly, `batch_size` of them. All draws are with replacement.
+Otherwise rows are drawn uniformly, `batch_size` of them. All draws are with replacement. Where rows are drawn by group,
+`batch_size` says how many groups: batch_size / per_group, unless `batch_groups` does.
 
 Columns that lie in files stay there. Their rows are drawn one batch ahead, so that the disk works while the agent learns; what
 is drawn does not depend on it. For a GPU such columns are gathered on the CPU and sent batch by batch.
@@ -28,6 +29,7 @@ from apev.data.mapped import Pages, as_tensor
 from apev.data.validate import DataError
 
 DRAW = 2**62  # an integer draw this wide, modulo a group's size, is uniform for every purpose
+ROWS, GROUPS = 512, 32  # in a batch, unless other numbers are asked for
 SLOW = 2e-5  # seconds a row: rows in memory take a hundredth of it, rows on disk several times as long
 FETCH_BATCHES = 200
 
@@ -39,14 +41,14 @@ class Sampler:
         self,
         dataset: Dataset,
         *,
-        batch_groups: int = 32,
+        batch_groups: int | None = None,
         per_group: int = 16,
-        batch_size: int = 512,
+        batch_size: int | None = None,
         device: str | torch.device = "cpu",
         seed: int = 0,
     ) -> None:
         for name, value in (("batch_groups", batch_groups), ("per_group", per_group), ("batch_size", batch_size)):
-            if value < 1:
+            if value is not None and value < 1:
                 raise ValueError(f"Sampler: {name} is {value}. Fix: pass at least 1.")
         usable = np.flatnonzero(dataset.usable)
         if len(usable) == 0:
@@ -56,9 +58,16 @@ class Sampler:
         self._home = torch.device("cpu") if dataset.mapped else self.device  # where the columns are
         self.by_picture = dataset.shared_pictures and dataset.contexts is None
         self.by_group = self.by_picture or dataset.contexts is not None
+        if batch_groups is None:
+            batch_groups, left = (GROUPS, 0) if batch_size is None else divmod(batch_size, per_group)
+            if self.by_group and (left or not batch_groups):
+                raise ValueError(
+                    f"Sampler: this log is drawn by context, {per_group} rows of each, and batch_size {batch_size} is no "
+                    "multiple of that. Fix: another batch_size or per_group, or say batch_groups."
+                )
         self.per_group = per_group
         self.batch_groups = batch_groups
-        self.batch_size = batch_groups * per_group if self.by_group else batch_size  # rows in a batch
+        self.batch_size = batch_groups * per_group if self.by_group else ROWS if batch_size is None else batch_size
         self._generator = torch.Generator(device=self._home).manual_seed(seed)
 
         self._vectors = [self._column(dataset.observations[key]) for key in dataset.vector_keys]
@@ -106,7 +115,7 @@ class Sampler:
         if not self.by_picture:
             return self._gather(rows)
         table = self._shown(self._groups[chosen])  # the group of a shared picture is the picture
-        return self._assemble(rows, table, self._repeat, self._repeat)
+        return self._assemble(rows, table, self._repeat, self._repeat, shared=True)
 
     def _uniform(self) -> Tensor:
         """[batch_size] usable rows, each equally likely."""
@@ -189,7 +198,15 @@ class Sampler:
         place = torch.arange(2 * len(rows), device=self._home)
         return self._assemble(rows, table, place[: len(rows)], place[len(rows) :])
 
-    def _assemble(self, rows: Tensor, pictures: Tensor | None, picture: Tensor | None, next_picture: Tensor | None) -> Batch:
+    def _assemble(
+        self,
+        rows: Tensor,
+        pictures: Tensor | None,
+        picture: Tensor | None,
+        next_picture: Tensor | None,
+        *,
+        shared: bool = False,
+    ) -> Batch:
         next_rows = rows if self._next_rows is None else self._next_rows.index_select(0, rows)
         batch = Batch(
             obs=Observations(self._concatenated(self._vectors, rows), pictures, picture),
@@ -198,6 +215,7 @@ class Sampler:
             next_obs=Observations(self._concatenated(self._next_vectors, next_rows), pictures, next_picture),
             terminated=self._terminated.index_select(0, rows).float(),
             group=self._group.index_select(0, rows),
+            shares_pictures=shared,
         )
         return batch if self._home == self.device else batch.to(self.device)
 

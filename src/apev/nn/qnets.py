@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from apev.data.batch import Observations
 from apev.nn.encoders import door_encoder, impala_encoder
 from apev.nn.ensemble import EncoderEnsemble, EnsembleMLP, scale_pixels
 
@@ -71,23 +72,34 @@ class QEnsemble(nn.Module):
             seen = torch.cat([seen, random], dim=-1)
         return seen
 
+    def encode_rows(self, obs: Observations, shared: bool = False) -> Tensor | None:
+        """Features [K, B, F] of the rows; shared: many rows show each picture, which is then encoded once."""
+        if not shared:
+            return self.encode(obs.of_rows())
+        features = self.encode(obs.pictures)
+        return None if features is None else features[:, obs.picture]
+
     def forward(self, features: Tensor | None, vector: Tensor, belief: Tensor) -> Tensor:
         """features: [K, B, F], vector: [B, D], belief: weights [B, K] (or [K, B, K]: a member's own) -> q: [K, B, A]."""
         if self.belief == "input":
-            return self._values(features, vector, belief)
+            return self.plain(features, vector, belief)
         plain = self.plain(features, vector)
         return plain if self.correction is None else self.corrected(plain, features, vector, belief)
 
-    def plain(self, features: Tensor | None, vector: Tensor) -> Tensor:
-        """Q_k(s, a), whatever the belief: [K, B, A]. Not there where the belief is an input."""
-        return self._values(features, vector, None)
+    def plain(self, features: Tensor | None, vector: Tensor, belief: Tensor | None = None) -> Tensor:
+        """Q_k(s, a), whatever the belief: [K, B, A]; where the belief is an input, Q_k(s, b, a)."""
+        q = self.heads(self._inputs(features, vector, belief))
+        if self.prior is None:
+            return q
+        random = None if features is None else features[..., self.features :]
+        return q + self.prior_scale * self.prior(random, vector.expand(self.members, *vector.shape))
 
     def corrected(self, plain: Tensor, features: Tensor | None, vector: Tensor, belief: Tensor) -> Tensor:
         """Q_k(s, b, a) on top of plain values that were computed already; no gradient reaches these, nor the encoders."""
         assert self.correction is not None
         own = torch.diagonal(belief, dim1=0, dim2=2).T if belief.ndim == 3 else belief.T  # [K, B]
-        known = None if features is None else features.detach()
-        return plain.detach() + (1 - own).unsqueeze(-1) * self.correction(self._inputs(known, vector, belief))
+        fixed = None if features is None else features.detach()
+        return plain.detach() + (1 - own).unsqueeze(-1) * self.correction(self._inputs(fixed, vector, belief))
 
     def _inputs(self, features: Tensor | None, vector: Tensor, belief: Tensor | None) -> Tensor:
         parts = [vector.expand(self.members, *vector.shape)]
@@ -96,13 +108,6 @@ class QEnsemble(nn.Module):
         if belief is not None:
             parts.append(belief.expand(self.members, -1, -1))
         return torch.cat(parts, dim=-1)
-
-    def _values(self, features: Tensor | None, vector: Tensor, belief: Tensor | None) -> Tensor:
-        q = self.heads(self._inputs(features, vector, belief))
-        if self.prior is None:
-            return q
-        random = None if features is None else features[..., self.features :]
-        return q + self.prior_scale * self.prior(random, vector.expand(self.members, *vector.shape))
 
 
 class RandomPrior(nn.Module):

@@ -1,7 +1,17 @@
 """APE-V on SAC-N (the paper, Section 6.3 and Appendix E): K members, each a minimum over another number of critics.
 
     n_1 < ... < n_K     from hardly pessimistic to very: which pessimism fits is what the belief finds out
-    b  ~ Dirichlet(.01), b' = BeliefUpdate(b, transition) with TD errors at b
+    b        ~ Dirichlet(.01)
+    b'       = BeliefUpdate(b, delta)                                                       delta_k: TD errors at b
+    y_k      = r + gamma (1 - terminated) (Q-_k(s', b', a') - alpha log pi(a' | s', b'))    a' ~ pi(. | s', b')
+    L_Q      = sum over k and j <= n_k of (Q_jk(s, b, a) - max(y_k, lowest return))^2       each member its own target
+    L_pi     = alpha log pi(a | s, b) - sum_k b_k Q_k(s, b, a)                              a ~ pi(. | s, b)
+    L_alpha  = -log alpha (log pi(a | s, b) + H)                                            H = -dim(A)
+    pi       = sum_k b_k pi_k(. | s)                                                        K actors, mixed
+
+Q_k is the minimum over member k's critics. log pi(a | s, b) is that of the actor that was drawn, which for a belief in one
+member is the mixture's, and alpha is that actor's own, so that the entropy of each comes to H. This is the loss that runs by
+default. The paper's, `APEVSACConfig.paper()`, is the same without the maximum in L_Q, and with exp(-delta^2) as likelihood.
 
 Beliefs of Dirichlet(.01) lie in corners: critics learn about policies that trust one member alone, and hardly ever see the
 undecided beliefs an episode begins with. `surprise="certain"` therefore measures member k, at deployment, where it was
@@ -25,7 +35,7 @@ case K = 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -36,10 +46,15 @@ from apev.belief import Likelihood, one_hot, sample_dirichlet
 from apev.data.batch import Batch, Layout
 from apev.data.dataset import Dataset
 
+SCALE_RATE = 0.01  # how far a batch moves the running scale of errors
+LEAST_TRUSTED = 1e-3  # what an error counts for a member's scale where hardly anybody trusts it
+
 
 @dataclass(frozen=True)
 class APEVSACConfig(BeliefConfig, SACConfig):
     """APE-V: K actors and members of different pessimism, and a belief over them."""
+
+    RENAMED: ClassVar[dict[str, str | None]] = {"dirichlet": "concentration"}
 
     likelihood: Likelihood = "student"
     """How TD errors become surprise. Here they are heavy-tailed noise around members of different sharpness, which 'student'
@@ -51,8 +66,8 @@ class APEVSACConfig(BeliefConfig, SACConfig):
     """K: members with numbers of critics spread over 2 to N; 0 takes every number, N - 1 members."""
     shared: bool = True
     """Whether members share N networks with a head each; else each has networks of its own, which costs K / 2 times as much."""
-    dirichlet: float = 0.01
-    """Concentration of the Dirichlet that beliefs are drawn from in training."""
+    concentration: float = 0.01
+    """Of the Dirichlet that beliefs are drawn from in training: the smaller, the nearer to certainty they are."""
     surprise: Literal["certain", "paper"] = "certain"
     """Where TD errors are measured at deployment: 'certain' each member's where it is trusted alone, 'paper' at the belief."""
     target_floor: bool = True
@@ -61,6 +76,11 @@ class APEVSACConfig(BeliefConfig, SACConfig):
     eval_only: bool = False
     """Train every member as if nobody doubted it: beliefs are corners and stay there, a member learns in its own corner only,
     and adapting is left to evaluation. The filter's scales then come from held-out episodes alone."""
+
+    @classmethod
+    def paper(cls) -> Self:
+        """APE-V on SAC-N as the paper prints it, with the numbers of its Appendix E."""
+        return cls(surprise="paper", likelihood="paper", concentration=0.01, floor=0.0, target_floor=False)
 
 
 class APEVSAC(SAC):
@@ -72,6 +92,8 @@ class APEVSAC(SAC):
     def __init__(self, layout: Layout, config: APEVSACConfig, *, seed: int = 0) -> None:
         if config.surprise not in ("certain", "paper"):
             raise ValueError(f"surprise is {config.surprise!r}. Fix: 'certain' or 'paper'.")
+        if not config.concentration > 0:
+            raise ValueError(f"concentration is {config.concentration}. Fix: a positive number.")
         super().__init__(layout, config, seed=seed)
         self.filter.apply_floor(torch.zeros(self.members))  # refuses a floor that leaves nothing to share
         self.register_buffer("lowest", torch.tensor(-torch.inf), persistent=False)
@@ -102,8 +124,8 @@ class APEVSAC(SAC):
         return tuple(round(2 + (config.critics - 2) * k / (K - 1)) for k in range(K))
 
     def draw_belief(self, rows: int) -> Tensor:
-        """p(b)."""
-        drawn = sample_dirichlet(self.config.dirichlet, rows, self.members, self.generator, self.device)
+        """p(b): log-beliefs [B, K]."""
+        drawn = sample_dirichlet(self.config.concentration, rows, self.members, self.generator, self.scale.device)
         return one_hot(drawn.argmax(-1), self.members) if self.config.eval_only else drawn
 
     @torch.no_grad()
@@ -115,39 +137,37 @@ class APEVSAC(SAC):
         member = torch.arange(K, device=self.device).repeat_interleave(B)  # the batch once for every member
         corner = one_hot(member, K).exp()
         obs, action = step.obs.vector.repeat(K, 1), self.to_unit(step.action).repeat(K, 1)
-        after = step.next_obs.vector.repeat(K, 1)
-        follow, log_prob, log_alpha = self.sample_of(after, member)
+        next_obs = step.next_obs.vector.repeat(K, 1)
+        next_action, log_prob, log_alpha = self.sample(next_obs, member=member)
 
         def own(obs: Tensor, action: Tensor) -> Tensor:
-            q = self.smallest(self.values(self.critics, obs, action, corner)).view(K, K, B)
+            q = self.reduce(self.values(self.critics, obs, action, corner)).view(K, K, B)
             return q.diagonal().T  # [K, B]: member k at e_k
 
         bonus = (log_alpha.exp() * log_prob).view(K, B)
-        return (own(obs, action) - self.backup(step, own(after, follow) - bonus)).T
+        return (own(obs, action) - self.backup(step, own(next_obs, next_action) - bonus)).T
 
-    def bounded(self, y: Tensor) -> Tensor:
-        """Targets no lower than the log's returns."""
-        return y.clamp_min(self.lowest)
-
-    def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor | None:
-        """Bayes' rule with TD errors at b on both sides; on the way, how large they are."""
+    def critic_loss(self, batch: Batch, log_belief: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Squared TD errors with the next value at the new belief, summed over members and their critics."""
         assert log_belief is not None
-        belief = self.weights(log_belief)
+        belief, next_obs = self.weights(log_belief), batch.next_obs.vector
         assert belief is not None
+        q = self.values(self.critics, batch.obs.vector, self.to_unit(batch.action), belief)  # [K, N, B]
+        with torch.no_grad():
+            new_belief = belief
+            if not self.config.eval_only:
+                errors = (self.reduce(q) - self.backup(batch, self.soft_value(self.target, next_obs, belief))).T  # [B, K]
+                self.track_scale(self.filter.squares(errors), belief.clamp_min(LEAST_TRUSTED), SCALE_RATE)
+                new_belief = self.new_belief(log_belief, errors)
+            target_q = self.backup(batch, self.soft_value(self.target, next_obs, new_belief)).clamp_min(self.lowest)  # [K, B]
+        counts = self.counts[:, :, None]  # [K, N, 1]: each member's own critics
         if self.config.eval_only:
-            return belief
-        after = self.soft_value(self.target, batch.next_obs.vector, belief)
-        errors = (self.smallest(q) - self.backup(batch, after)).T  # [B, K]
-        own = replace(self.filter, floor=0.0)
-        counts = belief.clamp_min(1e-3)  # errors where members are trusted
-        usual = (own.squares(errors) * counts).sum(0) / counts.sum(0)
-        self.scale.copy_(self.scale.square().lerp(usual, 0.01).sqrt().clamp_min(1e-6))
-        return self.weights(own.update(log_belief, errors))
+            counts = counts * belief.T[:, None]  # in its own corner alone
+        loss = ((q - target_q[:, None]).square() * counts).sum((0, 1)).mean()
+        return loss, {"critic_loss": loss.detach() / sum(self.n)}
 
-    def learning(self, belief: Tensor | None) -> Tensor:
-        """[K, N, B]: every member at every belief; adapting at evaluation only, each in its own corner."""
-        learning = super().learning(belief)
-        if not self.config.eval_only:
-            return learning
-        assert belief is not None
-        return learning * belief.T[:, None]
+    def new_belief(self, log_belief: Tensor, errors: Tensor) -> Tensor:
+        """b' [B, K] after TD errors [B, K] at b; no floor, which would lift beliefs out of their corners."""
+        weights = self.weights(replace(self.filter, floor=0.0).update(log_belief, errors))
+        assert weights is not None
+        return weights

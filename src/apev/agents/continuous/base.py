@@ -30,6 +30,7 @@ class ContinuousAgent(Agent):
                 f"this agent reads vectors, not the picture {layout.picture!r}. Fix: log features, or pick another agent."
             )
         self.layout, self.config, self.members = layout, config, members
+        self.measured = members
         self.register_buffer("scale", torch.ones(members))
         low, high = torch.tensor(layout.action_low), torch.tensor(layout.action_high)
         self.register_buffer("middle", (low + high) / 2, persistent=False)
@@ -67,10 +68,9 @@ class ContinuousAgent(Agent):
     # ------------------------------------------------------------------ learning
 
     def check_batch(self, batch: Batch) -> None:
-        """A batch of other data is refused by name; only shapes are looked at, so nothing waits for the device."""
-        width, actions = batch.obs.vector.shape[1], tuple(batch.action.shape[1:])
-        if width != self.layout.vector_dim:
-            raise ValueError(f"the batch's vectors have width {width}, this agent reads {self.layout.vector_dim}.")
+        """A batch of other data is refused by name."""
+        super().check_batch(batch)
+        actions = tuple(batch.action.shape[1:])
         if actions != (self.layout.action_dim,):
             raise ValueError(f"the batch's actions have shape {actions}, this agent's ({self.layout.action_dim},).")
 

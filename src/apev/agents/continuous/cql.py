@@ -57,9 +57,9 @@ class CQL(SAC):
         gap = self.gap(batch)
         return loss + self.config.conservative * gap, metrics | {"gap": gap.detach() / self.config.critics}
 
-    def soft_value(self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None) -> Tensor:
+    def soft_value(self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None = None) -> Tensor:
         """V(s) without the entropy's bonus: [1, B]."""
-        return self.smallest(self.values(net, obs, self.sample(obs, None).action, None))
+        return self.reduce(self.values(net, obs, self.sample(obs).action))
 
     def gap(self, batch: Batch) -> Tensor:
         """sum_j (log sum_a exp Q_j(s, a) - Q_j(s, a_log)), the mean over rows."""
@@ -70,9 +70,9 @@ class CQL(SAC):
             log_uniform = torch.full_like(drawn[0][1], -self.layout.action_dim * math.log(2))
             actions = torch.cat([*(a for a, _ in drawn), uniform])  # [3M, B, A]
             log_prob = torch.cat([*(p for _, p in drawn), log_uniform])  # [3M, B]
-        x = self.inputs(obs.expand(3 * M, *obs.shape), actions, None).flatten(0, 1)
-        q = self.ask(self.critics, x)[0].unflatten(1, (3 * M, len(obs)))  # [N, 3M, B]
-        logged = self.values(self.critics, obs, self.to_unit(batch.action), None)[0]  # [N, B]
+        everywhere = obs.expand(3 * M, *obs.shape).flatten(0, 1)
+        q = self.values(self.critics, everywhere, actions.flatten(0, 1))[0].unflatten(1, (3 * M, len(obs)))  # [N, 3M, B]
+        logged = self.values(self.critics, obs, self.to_unit(batch.action))[0]  # [N, B]
         return ((q - log_prob).logsumexp(1) - logged).mean(1).sum()
 
     def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""EDAC (An et al., 2021): SAC-N whose critics are kept from agreeing on which way is up, so that fewer of them do.
+"""EDAC (An et al., 2021): SAC-N whose critics' gradients by the action are kept apart, so that fewer critics are needed.
 
 L_Q = SAC-N's + eta / (N - 1) sum over i != j of <g_i, g_j>      g_j = grad_a Q_j(s, a) / |grad_a Q_j(s, a)|
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from apev.agents.continuous.sac import SAC, SACConfig
+from apev.agents.continuous.sac import SAC, SACConfig, join
 from apev.data.batch import Batch, Layout
 
 
@@ -42,8 +42,10 @@ class EDAC(SAC):
     def likeness(self, obs: Tensor, action: Tensor) -> Tensor:
         """1 / (N - 1) of the cosines between different critics' gradients by the action, summed over pairs: from -1 up to N."""
         N, begin = self.config.critics, self.layout.vector_dim
-        x = self.inputs(obs, action, None)
-        gradient = self.critics.slopes(x.expand(N, *x.shape), slice(begin, begin + self.layout.action_dim))  # [N, B, A]
+        x = join(obs, action, None)
+        gradient = self.critics.input_gradients(
+            x.expand(N, *x.shape), slice(begin, begin + self.layout.action_dim)
+        )  # [N, B, A]
         unit = gradient / (gradient.norm(dim=-1, keepdim=True) + 1e-10)
         # The cosines of all pairs are the square of the sum; each critic with itself takes off 1.
         return (unit.sum(0).square().sum(-1) - unit.square().sum((0, 2))).mean() / (N - 1)

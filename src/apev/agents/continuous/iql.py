@@ -97,8 +97,8 @@ class IQL(BC):
 
     def backup(self, step: Batch) -> Tensor:
         """r + gamma V(s'): [B]."""
-        follow = self.value(step.next_obs.vector[None])[0, :, 0]
-        return self.reward_scale * step.reward + self.config.gamma * (1 - step.terminated) * follow
+        next_v = self.value(step.next_obs.vector[None])[0, :, 0]
+        return self.reward_scale * step.reward + self.config.gamma * (1 - step.terminated) * next_v
 
     @torch.no_grad()
     def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
@@ -110,12 +110,12 @@ class IQL(BC):
         self.check_batch(batch)
         c = self.config
         with torch.no_grad():
-            y = self.backup(batch)  # [B]
+            target_q = self.backup(batch)  # [B]
             q = self.q(self.target, batch).amin(0)
         v = self.value(batch.obs.vector[None])[0, :, 0]
         advantage = q - v
         value_loss = (torch.where(advantage < 0, 1 - c.expectile, c.expectile) * advantage.square()).mean()
-        critic_loss = (self.q(self.critics, batch) - y).square().mean(1).sum()
+        critic_loss = (self.q(self.critics, batch) - target_q).square().mean(1).sum()
         weight = (c.beta * advantage.detach()).exp().clamp(max=c.max_weight)
         actor_loss = -(weight * self.actor.log_likelihood(batch.obs.vector, self.to_unit(batch.action))).mean()
         self.descend(value_loss + critic_loss + actor_loss)

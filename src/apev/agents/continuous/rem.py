@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apev.agents.continuous.sac import SAC, SACConfig
+from apev.agents.continuous.sac import SAC, SACConfig, join
 from apev.data.batch import Batch
 
 
@@ -31,24 +31,24 @@ class REM(SAC):
 
     config: REMConfig
 
-    def smallest(self, q: Tensor) -> Tensor:
-        """What the policy is judged by, [1, N, B] -> [1, B]: the mean, not the minimum."""
+    def reduce(self, q: Tensor) -> Tensor:
+        """[1, N, B] -> [1, B]: the mean over critics, not the minimum."""
         return q.mean(1)
 
     def critic_loss(self, batch: Batch, log_belief: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """The squared TD error of one random mixture."""
         u = torch.rand(self.config.critics, 1, generator=self.generator, device=self.device)
         w = u / u.sum()  # [N, 1]
-        after = batch.next_obs.vector
-        q = self.values(self.critics, batch.obs.vector, self.to_unit(batch.action), None)[0]  # [N, B]
+        next_obs = batch.next_obs.vector
+        q = self.values(self.critics, batch.obs.vector, self.to_unit(batch.action))[0]  # [N, B]
         with torch.no_grad():
-            follow, log_prob, log_alpha = self.sample(after, None)
-            mixed = (w * self.values(self.target, after, follow, None)[0]).sum(0)
-            y = self.backup(batch, mixed - log_alpha.exp() * log_prob)
-        loss = ((w * q).sum(0) - y).square().mean()
+            next_action, log_prob, log_alpha = self.sample(next_obs)
+            next_q = (w * self.values(self.target, next_obs, next_action)[0]).sum(0)
+            target_q = self.backup(batch, next_q - log_alpha.exp() * log_prob)
+        loss = ((w * q).sum(0) - target_q).square().mean()
         return loss, {"critic_loss": loss.detach()}
 
     def policy_value(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
         """[B]: the mean over critics, differentiable by the action only."""
-        x = self.inputs(obs, action, belief)
+        x = join(obs, action, belief)
         return self.critics(x.expand(self.critics.members, *x.shape), frozen=True)[..., 0].mean(0)

@@ -1,20 +1,18 @@
 """Soft actor-critic, offline: SAC (N = 2) and SAC-N, whose pessimism is a minimum over N critics (An et al., 2021).
 
-For member k, the minimum over its n_k critics, written Q_k. SAC and SAC-N have one member, for which the belief b plays
-no part; APE-V on SAC-N (`apev_sac.py`) is this file with K of them:
+Q is the minimum over N critics:
 
-    y_k      = r + gamma (1 - terminated) (Q-_k(s', b', a') - alpha log pi(a' | s', b'))         a' ~ pi(. | s', b')
-    L_Q      = sum over k and j <= n_k of (Q_jk(s, b, a) - y_k)^2                                each member its own target
-    L_pi     = alpha log pi(a | s, b) - sum_k b_k Q_k(s, b, a)                                   a ~ pi(. | s, b)
-    L_alpha  = -log alpha (log pi(a | s, b) + H)                                                 H = -dim(A)
-    pi       = sum_k b_k pi_k(. | s)                                                             K actors, mixed
+    y        = r + gamma (1 - terminated) (Q-(s', a') - alpha log pi(a' | s'))         a' ~ pi(. | s')
+    L_Q      = sum over j <= N of (Q_j(s, a) - y)^2                                    one target for all
+    L_pi     = alpha log pi(a | s) - Q(s, a)                                           a ~ pi(. | s)
+    L_alpha  = -log alpha (log pi(a | s) + H)                                          H = -dim(A)
 
-log pi(a | s, b) is that of the actor that was drawn, which for a belief in one member is the mixture's, and alpha is that
-actor's own, so that the entropy of each comes to H. The three gradients
-are taken at the same parameters and followed by one step of Adam. The actors' gradient differentiates the critics' input,
-never their weights, and passes only through the critic that is the smallest for its row.
+The three gradients are taken at the same parameters and followed by one step of Adam. The actor's gradient differentiates the
+critics' input, never their weights, and passes only through the critic that is the smallest for its row.
 
-EDAC, CQL and REM are this file with another `critic_loss`.
+EDAC, CQL, REM and APE-V are this file with another `critic_loss`. APE-V has K members, each an actor and a minimum over its own
+number n_k of critics, and a belief b over them (`apev.py`). What is written here is for K members, of which SAC has one: there
+the belief is None, and plays no part.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from torch.nn.functional import softplus
 from apev.agents.continuous.base import ContinuousAgent, parameters, start_as_published
 from apev.belief import draw_index, most_believed
 from apev.data.batch import Batch, Layout, Observations
-from apev.nn.ensemble import EnsembleMLP, ask_one
+from apev.nn.ensemble import EnsembleMLP
 
 LOG_STD = (-5.0, 2.0)
 NOTHING = 1e-6  # a weight no larger than this is 0
@@ -64,7 +62,7 @@ class Actors(nn.Module):
 
     def forward(self, obs: Tensor, member: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and deviation before tanh, [B, A], of the actor that each row asks: obs [B, D], member [B]."""
-        out = self.net(obs[None])[0] if member is None else ask_one(self.net, obs, member)
+        out = self.net(obs[None])[0] if member is None else self.net.ask_one(obs, member)
         mean, log_std = out.chunk(2, dim=-1)
         return mean, log_std.clamp(*LOG_STD).exp()
 
@@ -73,8 +71,8 @@ def squash(mean: Tensor, std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Actions in (-1, 1) and their log-probability [B], from standard normal noise."""
     raw = mean + std * noise
     log_normal = -0.5 * noise.square() - std.log() - 0.5 * math.log(2 * math.pi)
-    log_slope = 2 * (math.log(2) - raw - softplus(-2 * raw))  # log(1 - tanh(raw)^2), without underflow
-    return raw.tanh(), (log_normal - log_slope).sum(-1)
+    log_derivative = 2 * (math.log(2) - raw - softplus(-2 * raw))  # log(1 - tanh(raw)^2), without underflow
+    return raw.tanh(), (log_normal - log_derivative).sum(-1)
 
 
 class Drawn(NamedTuple):
@@ -131,43 +129,33 @@ class SAC(ContinuousAgent):
 
     # ------------------------------------------------------------------ values and policy
 
-    def inputs(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
-        """What critics read, [B, D]; actions in (-1, 1)."""
-        return torch.cat([obs, action] if belief is None else [obs, action, belief], -1)
-
-    def ask(self, net: EnsembleMLP, x: Tensor) -> Tensor:
-        """[K, N, B] of every critic, for each member; x: [B, D]."""
+    def values(self, net: EnsembleMLP, obs: Tensor, action: Tensor, belief: Tensor | None = None) -> Tensor:
+        """[K, N, B] of every critic, for each member; actions in (-1, 1)."""
+        x = join(obs, action, belief)
         return self.by_member(net(x.expand(net.members, *x.shape)))
 
     def by_member(self, q: Tensor) -> Tensor:
         """[networks, B, heads] -> [K, N, B]."""
-        if self.shared:
-            return q.permute(2, 0, 1)
-        return q[..., 0][self.network]
+        return q.permute(2, 0, 1) if q.shape[2] == self.members else q[..., 0][self.network]
 
-    def values(self, net: EnsembleMLP, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
-        """[K, N, B] of every critic, for each member."""
-        return self.ask(net, self.inputs(obs, action, belief))
-
-    def smallest(self, q: Tensor) -> Tensor:
+    def reduce(self, q: Tensor) -> Tensor:
         """Q_k [K, B]: the minimum of [K, N, B] over each member's own critics."""
         if self.members == 1:
             return q.amin(1)
         return q.masked_fill(~self.counts[:, :, None], torch.inf).amin(1)
 
-    def draw_member(self, belief: Tensor) -> Tensor:
-        """A member for each row, by its belief."""
-        return draw_index(belief, self.generator)
-
-    def sample(self, obs: Tensor, belief: Tensor | None) -> Drawn:
-        """Actions of the mixture."""
-        return self.sample_of(obs, None if belief is None else self.draw_member(belief))
-
-    def sample_of(self, obs: Tensor, member: Tensor | None) -> Drawn:
-        """Actions of the actor that each row names; of the only one where there is one."""
+    def sample(self, obs: Tensor, belief: Tensor | None = None, member: Tensor | None = None) -> Drawn:
+        """Actions of the actor that each row names, or of one drawn by its belief; of the only one where there is one."""
+        if belief is not None:
+            member = draw_index(belief, self.generator)
         mean, std = self.actors(obs, member)
         action, log_prob = squash(mean, std, self.noise(mean))
         return Drawn(action, log_prob, self.log_alpha[0] if member is None else self.log_alpha[member])
+
+    def soft_value(self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None = None) -> Tensor:
+        """V_k(s, b) from one action of the policy, with the entropy's bonus: [K, B]."""
+        action, log_prob, log_alpha = self.sample(obs, belief)
+        return self.reduce(self.values(net, obs, action, belief)) - log_alpha.exp() * log_prob
 
     def weights(self, log_belief: Tensor | None) -> Tensor | None:
         """What actors, critics and losses know of a belief, [B, K]: nothing where there is one member.
@@ -200,12 +188,12 @@ class SAC(ContinuousAgent):
     def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
         """[B, K]: all at the current belief, as printed."""
         belief = self.weights(log_belief)
-        q = self.smallest(self.values(self.critics, step.obs.vector, self.to_unit(step.action), belief))
+        q = self.reduce(self.values(self.critics, step.obs.vector, self.to_unit(step.action), belief))
         return (q - self.backup(step, self.soft_value(self.critics, step.next_obs.vector, belief))).T
 
-    def backup(self, step: Batch, follow: Tensor) -> Tensor:
+    def backup(self, step: Batch, next_q: Tensor) -> Tensor:
         """r + gamma V(s'): [K, B]."""
-        return step.reward + self.config.gamma * (1 - step.terminated) * follow
+        return step.reward + self.config.gamma * (1 - step.terminated) * next_q
 
     # ------------------------------------------------------------------ learning
 
@@ -228,58 +216,37 @@ class SAC(ContinuousAgent):
             metrics |= {"value_boldest": by_member[0], "value_most_careful": by_member[-1]}
         return metrics
 
-    def critic_loss(self, batch: Batch, log_belief: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Squared TD errors, summed over members and their critics; and what is logged of it."""
-        before = self.weights(log_belief)
-        x = self.inputs(batch.obs.vector, self.to_unit(batch.action), before)
-        q = self.ask(self.critics, x)  # [K, N, B]
-        with torch.no_grad():
-            after = self.new_belief(batch, q, log_belief)
-            y = self.bounded(self.backup(batch, self.soft_value(self.target, batch.next_obs.vector, after)))  # [K, B]
-        squared = (q - y[:, None]).square()
-        loss = (squared if self.members == 1 else squared * self.learning(before)).sum((0, 1)).mean()
-        return loss, {"critic_loss": loss.detach() / sum(self.n)}
-
-    def bounded(self, y: Tensor) -> Tensor:
-        """Targets as critics learn them."""
-        return y
-
-    def soft_value(self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None) -> Tensor:
-        """V_k(s, b) from one action of the policy, with the entropy's bonus: [K, B]."""
-        action, log_prob, log_alpha = self.sample(obs, belief)
-        return self.smallest(self.values(net, obs, action, belief)) - log_alpha.exp() * log_prob
-
-    def policy_value(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
-        """[B]: Q_k(s, b, a) of a member drawn by the belief, whose gradient by the action is that of sum_k b_k Q_k on average.
-
-        All critics are asked which is the smallest; its slope, worked out from the same pass, is the gradient.
-        """
-        x = self.inputs(obs, action.detach(), belief)
-        with torch.no_grad():
-            activations = self.critics.activations(x.expand(self.critics.members, *x.shape))
-            q = self.by_member(activations[-1])  # [K, N, B]
-            if belief is None:
-                value, least = q[0].min(0)
-                member = torch.zeros_like(least)
-            else:
-                member = self.draw_member(belief)
-                of_member = q.masked_fill(~self.counts[:, :, None], torch.inf)[
-                    member, :, torch.arange(len(obs), device=obs.device)
-                ]
-                value, least = of_member.min(1)
-            head = member if self.shared else torch.zeros_like(member)
-            slope = self.critics.slope(activations, self.network[member, least], head)
-        by_action = slope[:, self.layout.vector_dim : self.layout.vector_dim + self.layout.action_dim]
-        return value + ((action - action.detach()) * by_action).sum(-1)  # the value, with that gradient
-
     def draw_belief(self, rows: int) -> Tensor | None:
         """The log-beliefs [B, K] of a training step; None where there is one member."""
         return None
 
-    def learning(self, belief: Tensor | None) -> Tensor:
-        """Which errors count, [K, N, B] or [K, N, 1]: those of each member's own critics; belief: b, [B, K]."""
-        return self.counts[:, :, None]
+    def critic_loss(self, batch: Batch, log_belief: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Squared TD errors, summed over critics; and what is logged of it."""
+        q = self.values(self.critics, batch.obs.vector, self.to_unit(batch.action))  # [1, N, B]
+        with torch.no_grad():
+            target_q = self.backup(batch, self.soft_value(self.target, batch.next_obs.vector))  # [1, B]
+        loss = (q - target_q[:, None]).square().sum((0, 1)).mean()
+        return loss, {"critic_loss": loss.detach() / sum(self.n)}
 
-    def new_belief(self, batch: Batch, q: Tensor, log_belief: Tensor | None) -> Tensor | None:
-        """b' [B, K] after the step; q: [K, N, B] at b."""
-        return None
+    def policy_value(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
+        """[B]: Q_k(s, b, a) of a member drawn by the belief, whose gradient by the action is that of sum_k b_k Q_k on average.
+
+        It passes through the one critic that is the smallest for its row, and trains no critic.
+        """
+
+        def smallest(q: Tensor) -> tuple[Tensor, Tensor]:
+            """The network and its head that each row's gradient passes through."""
+            heads, q = q.shape[2], self.by_member(q)  # [K, N, B]
+            if belief is None:
+                critic = q[0].argmin(0)
+                return critic, torch.zeros_like(critic)
+            member, rows = draw_index(belief, self.generator), torch.arange(len(obs), device=obs.device)
+            critic = q.masked_fill(~self.counts[:, :, None], torch.inf)[member, :, rows].argmin(1)
+            return self.network[member, critic], member if heads > 1 else torch.zeros_like(member)
+
+        return self.critics.chosen(join(obs, action, belief), smallest)
+
+
+def join(obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
+    """What critics read, [..., D]; actions in (-1, 1)."""
+    return torch.cat([obs, action] if belief is None else [obs, action, belief], -1)

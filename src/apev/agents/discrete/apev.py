@@ -1,41 +1,59 @@
 """APE-V on deep Q-learning: value functions that know the policy will change its mind (Algorithm 1 of the paper).
 
-    b    ~ p(b)                                              a belief the agent might hold, drawn apart from the transition
-    b'   = BeliefUpdate(b, transition)                       Bayes' rule with the members' TD errors as surprise
-    y_k  = r + gamma Q-_k(s', b', argmax_a sum_j b'_j Q-_j(s', b', a))
-    L    = sum_k w_k (Q_k(s, b, a) - y_k)^2
-    pi   = argmax_a sum_k b_k Q_k(s, b, a)
+Both ways to train it draw a belief apart from the transition, move it by Bayes' rule with the members' TD errors as surprise,
+and take the next value at the new belief:
 
-`surprise="paper"` measures the TD errors as printed, at belief b on both sides. Once values know about adaptation that is
-biased: a bump that every right member foresaw still raises *their* values (the policy will now do better), and the raise
-counts as surprise. `surprise="certain"` measures member k at b = e_k, the belief that trusts k alone. There the policy is
-k's own and b' = e_k = b, so the TD error is that of plain Q-learning: zero in k's own world, whatever the belief does. The
-values are anchored there (see `QEnsemble`): plain values learn by themselves, as in DQN, and a correction learns what changes
-where other members are trusted too. One network for both let bad values at rare beliefs spoil the plain ones.
+    b      ~ p(b)
+    b'     = BeliefUpdate(b, delta)
+    y_k    = r + gamma (1 - terminated) Q-_k(s', b', argmax_a sum_j b'_j Q-_j(s', b', a))
+    pi     = argmax_a sum_k b_k Q_k(s, b, a)
+
+As printed, `APEVConfig.paper()`: p(b) is Dirichlet(.1), errors are measured at belief b on both sides:
+
+    delta_k = Q_k(s, b, a) - r - gamma (1 - terminated) Q-_k(s', b, argmax_a sum_j b_j Q-_j(s', b, a))
+    L       = sum_k (Q_k(s, b, a) - y_k)^2
+
+By default, `surprise="certain"`: member k is measured at b = e_k, the belief that trusts k alone, with Q_k(s, e_k, a) written
+Q_k(s, a):
+
+    Q_k(s, b, a) = Q_k(s, a) + (1 - b_k) C_k(s, b, a)                      plain values and a correction (`QEnsemble`)
+    delta_k      = Q_k(s, a) - r - gamma (1 - terminated) max_a' Q-_k(s', a')
+    L            = sum_k w_k (delta_k^2 + (Q_k(s, b, a) - y_k)^2)          w_k: 1 where member k trains on this context
+
+The second term trains C_k alone. p(b) is what other logged steps of the same context would have taught (`evidence_share`).
+
+Why: once values know about adaptation, errors at b are biased. A bump that every right member foresaw still raises *their*
+values (the policy will now do better), and the raise counts as surprise. At e_k the policy is k's own and b' = e_k = b, so
+the TD error is that of plain Q-learning: zero in k's own world, whatever the belief does. One network for both let bad values
+at rare beliefs spoil the plain ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from apev.agents.discrete.dqn import DQN, DQNConfig, take
+from apev.agents.discrete.base import DQNConfig, QAgent, of_rows, take
 from apev.agents.discrete.wildcards import UNKNOWN, kinds_of_contexts
 from apev.belief import normalise, sample_dirichlet
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.nn.qnets import QEnsemble
 
+SCALE_RATE = 0.02  # how far a batch moves the running scale of errors
+
 
 @dataclass(frozen=True)
 class APEVConfig(DQNConfig):
     """APE-V: an ensemble of value functions and a policy that adapts its belief over them."""
 
-    alpha: float = 0.1
-    """Concentration of the Dirichlet that beliefs are drawn from in training."""
+    RENAMED: ClassVar[dict[str, str | None]] = {"alpha": "concentration"}
+
+    concentration: float = 0.1
+    """Of the Dirichlet that beliefs are drawn from in training: the smaller, the nearer to certainty they are."""
     evidence_share: float = 1.0
     """Share of the training beliefs that come from logged evidence: what other transitions of the same context would have
     taught an agent that started uniform. The rest, and rows that stand alone, use the Dirichlet. Needs surprise='certain'."""
@@ -46,8 +64,14 @@ class APEVConfig(DQNConfig):
     bootstrap: float = 0.8
     """Share of the contexts each member trains on; beliefs see the rest, and so learn what being wrong looks like."""
 
+    @classmethod
+    def paper(cls) -> Self:
+        """APE-V as the paper prints it, with the numbers of its Appendix C."""
+        printed: dict[str, Any] = {"surprise": "paper", "likelihood": "paper", "concentration": 0.1, "floor": 0.0}
+        return cls(**printed, evidence_share=0.0, bootstrap=1.0, gamma=0.98, target_rate=0.005)
 
-class APEV(DQN):
+
+class APEV(QAgent):
     """K value functions Q_k(s, b, a) and the policy that maximises their belief-weighted mean."""
 
     config: APEVConfig
@@ -56,31 +80,30 @@ class APEV(DQN):
 
     def __init__(self, layout: Layout, config: APEVConfig, *, num_groups: int = 0, seed: int = 0) -> None:
         super().__init__(layout, config, num_groups=num_groups, seed=seed)
+        self.measured = config.members  # wildcards come last and are wrong by design
         self.register_buffer("kinds", torch.full((num_groups,), UNKNOWN))
 
     @classmethod
-    def for_data(cls, dataset: Dataset, config: DQNConfig, *, seed: int = 0) -> Self:
+    def for_data(cls, dataset: Dataset, config: Any, *, seed: int = 0) -> Self:
         """An untrained agent for this log; its wildcards share out the kinds of contexts found there."""
         agent = super().for_data(dataset, config, seed=seed)
         if agent.config.wildcards:
             agent.kinds.copy_(torch.from_numpy(kinds_of_contexts(dataset, agent.config.wildcards, seed)))
         return agent
 
-    def check(self, config: DQNConfig) -> None:
-        """As for DQN, and what is APE-V's own."""
-        assert isinstance(config, APEVConfig)
+    def check(self, config: APEVConfig) -> None:
+        """As for every ensemble, and what is APE-V's own."""
         if config.surprise not in ("certain", "paper"):
             raise ValueError(f"surprise is {config.surprise!r}. Fix: 'certain' or 'paper'.")
-        if not config.alpha > 0:
-            raise ValueError(f"alpha is {config.alpha}. Fix: a positive concentration.")
+        if not config.concentration > 0:
+            raise ValueError(f"concentration is {config.concentration}. Fix: a positive number.")
         if config.wildcards < 0:
             raise ValueError(f"wildcards is {config.wildcards}. Fix: 0 or more.")
         super().check(config)
 
     @staticmethod
-    def count_members(config: DQNConfig) -> int:
+    def count_members(config: APEVConfig) -> int:
         """Members that see the picture, then wildcards."""
-        assert isinstance(config, APEVConfig)
         return config.members + config.wildcards
 
     def build(self, **more: Any) -> QEnsemble:
@@ -96,60 +119,69 @@ class APEV(DQN):
             q = take(self.plain_values(features, step.obs), step.action)
             return (q - self.backup(step, self.plain_values(features, step.next_obs).amax(-1))).T
         belief = log_belief.exp()
-        after = self.values(features, step.next_obs, belief)
         q = take(self.values(features, step.obs, belief), step.action)
-        return (q - self.backup(step, take(after, self.mix(after, belief).argmax(-1)))).T
+        return (q - self.backup(step, self.next_value(self.values(features, step.next_obs, belief), belief))).T
 
     def plain_values(self, features: Tensor | None, obs: Observations) -> Tensor:
         """[K, B, A]: what each member expects if it is trusted alone."""
-        return self.net.plain(None if features is None else features[:, obs.picture], obs.vector)
+        return self.net.plain(of_rows(features, obs), obs.vector)
+
+    def next_value(self, q: Tensor, belief: Tensor) -> Tensor:
+        """[K, B]: what each member's values q [K, B, A] expect of the policy that acts on `belief`."""
+        return take(q, self.mix(q, belief).argmax(-1))
+
+    # ------------------------------------------------------------------ learning
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        """One gradient step for all members, under beliefs drawn from p(b)."""
+        """One gradient step for all members, under beliefs drawn from p(b).
+
+        A row also teaches members their plain values, and that error is the surprise.
+        """
         self.check_batch(batch)
-        if self.config.surprise == "certain":
-            return self.update_certain(batch)
-        shown, next_shown = self.encode_batch(batch)
-        after = batch.next_obs.vector
-        log_belief = self.draw_beliefs(len(batch.action))
-        belief = log_belief.exp()
-        q = take(self.net(shown, batch.obs.vector, belief), batch.action)  # [K, B]
+        if self.config.surprise == "paper":
+            return self.update_as_printed(batch)
+        features, next_features = self.encode_batch(batch)
+        vector, next_vector = batch.obs.vector, batch.next_obs.vector
+        plain = self.net.plain(features, vector)
+        own_q = take(plain, batch.action)  # [K, B]
         with torch.no_grad():
-            errors = (q - self.backup(batch, self.followed(self.target(next_shown, after, belief), belief))).T  # [B, K]
-            new_belief = self.filter.update(log_belief, errors).exp()
-            target = self.backup(batch, self.followed(self.target(next_shown, after, new_belief), new_belief))
+            next_plain = self.target.plain(next_features, next_vector)
+            own_target = self.backup(batch, next_plain.amax(-1))
+            errors = (own_q - own_target).T  # [B, K]
+            log_belief = self.from_evidence(batch, errors, self.draw_beliefs(len(errors)))
+            weight, held_out = self.weigh(batch)
+            self.track_scale(errors.square(), held_out.T, SCALE_RATE)
+            belief, new_belief = log_belief.exp(), self.filter.update(log_belief, errors).exp()
+            next_q = self.target.corrected(next_plain, next_features, next_vector, new_belief)
+            target_q = self.backup(batch, self.next_value(next_q, new_belief))
             moved = (new_belief - belief).abs().sum(-1).mean() / 2
-        metrics = self.descend((q - target).square(), self.weigh(batch, errors))
+        q = take(self.net.corrected(plain, features, vector, belief), batch.action)
+        metrics = self.descend((own_q - own_target).square() + (q - target_q).square(), weight)
         return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
 
-    def update_certain(self, batch: Batch) -> dict[str, Tensor]:
-        """The same with surprise under certainty: a row also teaches members their plain values; that error is the surprise."""
-        shown, next_shown = self.encode_batch(batch)
-        vector, after = batch.obs.vector, batch.next_obs.vector
-        plain = self.net.plain(shown, vector)
-        own = take(plain, batch.action)  # [K, B]
+    def update_as_printed(self, batch: Batch) -> dict[str, Tensor]:
+        """As the paper prints it: errors at belief b on both sides."""
+        features, next_features = self.encode_batch(batch)
+        next_vector = batch.next_obs.vector
+        log_belief = self.draw_beliefs(len(batch.action))
+        belief = log_belief.exp()
+        q = take(self.net(features, batch.obs.vector, belief), batch.action)  # [K, B]
         with torch.no_grad():
-            next_plain = self.target.plain(next_shown, after)
-            own_target = self.backup(batch, next_plain.amax(-1))
-            errors = (own - own_target).T  # [B, K]
-            log_belief = self.from_evidence(batch, errors, self.draw_beliefs(len(errors)))
-            weight = self.weigh(batch, errors)
-            belief, new_belief = log_belief.exp(), self.filter.update(log_belief, errors).exp()
-            following = self.target.corrected(next_plain, next_shown, after, new_belief)
-            target = self.backup(batch, self.followed(following, new_belief))
+            next_q = self.next_value(self.target(next_features, next_vector, belief), belief)
+            errors = (q - self.backup(batch, next_q)).T  # [B, K]
+            new_belief = self.filter.update(log_belief, errors).exp()
+            next_q = self.next_value(self.target(next_features, next_vector, new_belief), new_belief)
+            target_q = self.backup(batch, next_q)
             moved = (new_belief - belief).abs().sum(-1).mean() / 2
-        q = take(self.net.corrected(plain, shown, vector, belief), batch.action)
-        metrics = self.descend((own - own_target).square() + (q - target).square(), weight)
+            weight, held_out = self.weigh(batch)
+            self.track_scale(errors.square(), held_out.T, SCALE_RATE)
+        metrics = self.descend((q - target_q).square(), weight)
         return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
 
     def draw_beliefs(self, rows: int) -> Tensor:
         """p(b): [B, K] log-beliefs from the Dirichlet, no weight below the filter's floor."""
-        drawn = sample_dirichlet(self.config.alpha, rows, self.members, self.generator, self.device)
+        drawn = sample_dirichlet(self.config.concentration, rows, self.members, self.generator, self.scale.device)
         return self.filter.apply_floor(drawn)
-
-    def followed(self, q: Tensor, belief: Tensor) -> Tensor:
-        """[K, B]: what each member's values q [K, B, A] expect of the policy that acts on `belief`."""
-        return take(q, self.mix(q, belief).argmax(-1))
 
     def from_evidence(self, batch: Batch, errors: Tensor, log_belief: Tensor) -> Tensor:
         """Replace a share of the beliefs by ones that logged evidence leads to.
@@ -159,29 +191,26 @@ class APEV(DQN):
         context shows in no other row keeps its belief. (A belief drawn apart from the context contradicts it: a member that
         is unsure what the picture shows then learns that a door found locked may still open.)
         """
-        rows, device, draws = len(errors), self.device, self.generator
+        rows, device, draws = len(errors), errors.device, self.generator
         others = (batch.group[:, None] == batch.group) & (batch.terminated == 0)  # [B, B]
         others.fill_diagonal_(False)
-        # One history in ten has seen nothing, one in ten all there is.
+        # The part that was seen is uniform on [-1/8, 9/8], cut off at 0 and 1: a tenth of the rows have seen no other row of
+        # their context, a tenth all of them.
         part = 1.25 * torch.rand(rows, 1, generator=draws, device=device) - 0.125
         seen = others & (torch.rand(rows, rows, generator=draws, device=device) < part)
         evidence = normalise(seen.float() @ self.filter.log_likelihood(errors).clamp_min(-1e4))
         replaced = torch.rand(rows, 1, generator=draws, device=device) < self.config.evidence_share
         return torch.where(replaced & others.any(1, keepdim=True), self.filter.apply_floor(evidence), log_belief)
 
-    @torch.no_grad()
-    def weigh(self, batch: Batch, errors: Tensor) -> Tensor:
-        """Who trains on which row, [K, B]; on the way, how wrong members are on contexts held out from them."""
+    def weigh(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Who trains on which row, and whose scale is measured there, [K, B] both.
+
+        Members train on their share of the contexts and are measured on the rest (on all where nothing is held out);
+        wildcards train on contexts of their kind.
+        """
         weight = self.trains_on[batch.group].T.float()
-        seeing = self.config.members
-        held_out = (1 - weight[:seeing]) if self.config.bootstrap < 1 else torch.ones_like(weight[:seeing])
-        squared = errors.T.square()  # [K, B]
-        count, old = held_out.sum(1), self.scale[:seeing].square()
-        # A batch without a row held out from a member says nothing about its scale.
-        mean = torch.where(count > 0, (squared[:seeing] * held_out).sum(1) / count.clamp_min(1), old)
-        scale = old.lerp(mean, 0.02).sqrt().clamp_min(1e-6)
-        self.scale.copy_(torch.cat([scale, scale.mean().expand(self.config.wildcards)]))
+        held_out = 1 - weight if self.config.bootstrap < 1 else torch.ones_like(weight)
         if self.config.wildcards:
-            wildcard = torch.arange(self.config.wildcards, device=self.device)
-            weight[seeing:] = (self.kinds[batch.group] == wildcard[:, None]).float()
-        return weight
+            wildcard = torch.arange(self.config.wildcards, device=weight.device)
+            weight[self.measured :] = (self.kinds[batch.group] == wildcard[:, None]).float()
+        return weight, held_out

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from apev.agents.discrete.dqn import DQN, DQNConfig, take
+from apev.agents.discrete.base import DQNConfig, QAgent, take
 from apev.data.batch import Batch
 
 
@@ -26,7 +26,7 @@ class DiscreteBCConfig(DQNConfig):
     """Temperature of drawn actions; 1 draws as often as the log does."""
 
 
-class DiscreteBC(DQN):
+class DiscreteBC(QAgent):
     """A network whose outputs are read as logits instead of values."""
 
     config: DiscreteBCConfig
@@ -39,5 +39,5 @@ class DiscreteBC(DQN):
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step of maximum likelihood."""
         self.check_batch(batch)
-        logits = self.net.plain(self.encode_rows(batch.obs, batch.next_obs), batch.obs.vector)  # [K, B, A]
+        logits = self.net.plain(self.net.encode_rows(batch.obs, batch.shares_pictures), batch.obs.vector)  # [K, B, A]
         return self.descend(-take(logits.log_softmax(-1), batch.action), self.trains_on[batch.group].T)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from apev.agents.discrete.dqn import DQN, DQNConfig, take
+from apev.agents.discrete.base import DQNConfig, take
+from apev.agents.discrete.dqn import DQN
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class DiscreteCQL(DQN):
 
     config: DiscreteCQLConfig
 
-    def row_loss(self, q: Tensor, action: Tensor, target: Tensor, belief: Tensor) -> Tensor:
+    def row_loss(self, q: Tensor, action: Tensor, target_q: Tensor, belief: Tensor) -> Tensor:
         """[K, B]: DQN's, and how far all actions lie above the logged one."""
         gap = q.logsumexp(-1) - take(q, action)
-        return super().row_loss(q, action, target, belief) + self.config.conservative * gap
+        return super().row_loss(q, action, target_q, belief) + self.config.conservative * gap

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from apev.agents.discrete.dqn import DQN, DQNConfig, take
+from apev.agents.discrete.base import DQNConfig, take
+from apev.agents.discrete.dqn import DQN
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,14 @@ class LCB(DQN):
     config: LCBConfig
 
     def mix(self, q: Tensor, belief: Tensor) -> Tensor:
-        """Mean minus beta standard deviations: [K, B, A] -> [B, A]; the belief plays no part."""
-        if self.members == 1:
-            return q[0]
-        return q.mean(0) - self.config.beta * q.std(0)
+        """The lower bound: [K, B, A] -> [B, A]; the belief plays no part."""
+        return lower_bound(q, self.config.beta)
 
     def next_value(self, q: Tensor, belief: Tensor) -> Tensor:
         """V(s') of each member under the conservative policy."""
         return take(q, self.mix(q, belief).argmax(-1))
+
+
+def lower_bound(q: Tensor, beta: float) -> Tensor:
+    """Mean minus beta standard deviations over members: [K, B, A] -> [B, A]; a single member's values as they are."""
+    return q[0] if len(q) == 1 else q.mean(0) - beta * q.std(0)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apev.agents.discrete.dqn import DQN, DQNConfig, take
+from apev.agents.discrete.base import DQNConfig, take
+from apev.agents.discrete.dqn import DQN
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class DiscreteREM(DQN):
         """V(s') of the mixture, [1, B], from the target's q [K, B, A]."""
         return super().mix(q, belief).amax(-1)[None]
 
-    def row_loss(self, q: Tensor, action: Tensor, target: Tensor, belief: Tensor) -> Tensor:
+    def row_loss(self, q: Tensor, action: Tensor, target_q: Tensor, belief: Tensor) -> Tensor:
         """[K, B]: the mixture's squared error, shared out among the members."""
         mixed = take(super().mix(q, belief)[None], action)  # [1, B]
-        return (mixed - target).square().expand(self.members, -1) / self.members
+        return (mixed - target_q).square().expand(self.members, -1) / self.members

@@ -6,8 +6,12 @@ quarter turns counter-clockwise and, from 4 on, then mirrors left and right; `AC
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
+
+from apev.data.batch import Batch
 
 COUNT = 8
 MOVES = ((-1, 0), (0, -1), (0, 1), (1, 0))  # left, down, up, right; y is up
@@ -37,3 +41,19 @@ def transform_each(pictures: Tensor, symmetry: Tensor) -> Tensor:
         if len(rows):
             out[rows] = transform(pictures[rows], s)
     return out
+
+
+def augmented(batch: Batch, contexts: int, generator: torch.Generator) -> Batch:
+    """Every context of a batch under a random symmetry of its own; `contexts`: how many the log has."""
+    assert batch.obs.pictures is not None
+    assert batch.obs.picture is not None
+    device = batch.action.device
+    drawn = torch.randint(COUNT, (contexts,), generator=generator, device=device)
+    of_row = drawn[batch.group]
+    of_picture = torch.zeros(len(batch.obs.pictures), dtype=torch.int64, device=device)
+    of_picture[batch.obs.picture] = of_row
+    if batch.next_obs.picture is not None:
+        of_picture[batch.next_obs.picture] = of_row
+    pictures = transform_each(batch.obs.pictures, of_picture)
+    obs, next_obs = replace(batch.obs, pictures=pictures), replace(batch.next_obs, pictures=pictures)
+    return replace(batch, obs=obs, next_obs=next_obs, action=ACTION_AFTER.to(device)[of_row, batch.action])

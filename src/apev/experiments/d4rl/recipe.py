@@ -103,7 +103,8 @@ def configuration(algorithm: Algorithm, task: str, scale: Scale) -> Any:
     family: dict[str, Any] = {"hidden": size.hidden} | size.sac
     # The paper did not share weights for half-cheetah.
     apart = scale == "paper" and robot == "halfcheetah"
-    adaptive = APEVSACConfig(critics=critics, members=min(size.members, critics - 1), shared=not apart, **family)
+    apev: dict[str, Any] = {"critics": critics, "members": min(size.members, critics - 1), "shared": not apart} | family
+    adaptive = APEVSACConfig(**apev)
     configs: dict[Algorithm, Any] = {
         "bc": BCConfig(),
         "sac": SACConfig(critics=2, **family),
@@ -115,7 +116,7 @@ def configuration(algorithm: Algorithm, task: str, scale: Scale) -> Any:
         "ape-v": adaptive,
         "ape-v-eval-only": replace(adaptive, eval_only=True),
         "ape-v-no-floor": replace(adaptive, target_floor=False),
-        "ape-v-printed": replace(adaptive, surprise="paper", likelihood="paper", floor=0.0, target_floor=False),
+        "ape-v-printed": replace(APEVSACConfig.paper(), **apev),
     }
     return configs[algorithm]
 
@@ -182,7 +183,7 @@ def train_one(
     log = {"rows": len(dataset), "reward": round(float(dataset.rewards.mean()), 6)}  # one log is not mistaken for another
     about = {"algorithm": algorithm, "task": task, "seed": seed, "batch_size": BATCH, "log": log}
     if (folder / "episodes.jsonl").exists():
-        check_finished(folder, {"agent_config": asdict(config)} | about, schedule)
+        check_finished(folder, {"agent_config": asdict(config)} | about, schedule, type(config))
         return
     kept, rest = dataset.split(HELD_OUT, seed)
     environment = environment or ENVIRONMENTS[robot_of(task)]
@@ -204,9 +205,9 @@ def train_one(
     write_lines(folder / "episodes.jsonl", episodes)  # its presence says that the run is finished
 
 
-def check_finished(folder: Path, about: dict[str, Any], schedule: Schedule) -> None:
+def check_finished(folder: Path, about: dict[str, Any], schedule: Schedule, config_type: type) -> None:
     """A finished run is what is asked for now; one of other settings is not passed off as it."""
-    check_settings(folder, about)
+    check_settings(folder, about, config_type)
     done = read_json(folder / "run.json")["updates"]
     if done != schedule.updates:
         raise ValueError(

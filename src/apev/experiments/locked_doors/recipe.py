@@ -26,7 +26,7 @@ from apev.agents import (
     DQNConfig,
     LCBConfig,
 )
-from apev.agents.discrete.dqn import DQN
+from apev.agents.discrete.base import QAgent
 from apev.api import Extras, train
 from apev.belief import BeliefFilter
 from apev.data import Dataset, Sampler
@@ -77,8 +77,8 @@ and after few updates the rare failures drown the few steps that tell one way fr
 PAPER_GAMMA = 0.98
 """The paper's discount, at the scales that train for long."""
 
-PRINTED = APEVConfig(gamma=GAMMA, alpha=0.1, surprise="paper", likelihood="paper", bootstrap=1.0, floor=0.0, evidence_share=0.0)
-"""APE-V as the paper prints it."""
+PRINTED = replace(APEVConfig.paper(), gamma=GAMMA, target_rate=DQNConfig.target_rate)
+"""APE-V as the paper prints it, but for the discount and the rate of the target network, which all agents share."""
 
 BEST = APEVConfig(gamma=GAMMA, wildcards=4, temperature=0.5)
 """The recipe that teaches adaptation: members that are wrong in training too, surprise under certainty, beliefs from evidence,
@@ -178,7 +178,7 @@ def limited(images: ImageSet, recipe: Recipe) -> ImageSet:
 
 
 @torch.no_grad()
-def member_doors(agent: DQN, pictures: np.ndarray, room: Room) -> np.ndarray:
+def member_doors(agent: QAgent, pictures: np.ndarray, room: Room) -> np.ndarray:
     """[K, P]: the door each member would expect to be open, were it trusted alone."""
     table = torch.as_tensor(pictures, device=agent.device).permute(0, 3, 1, 2)
     parts = [agent.encode(part) for part in table.split(512)]
@@ -315,7 +315,7 @@ def run_seed(
         groups, rows = recipe.batch_groups, recipe.per_group
         return Sampler(log, batch_groups=groups, per_group=rows, device=device, seed=seed)
 
-    agents: dict[str, DQN] = {}
+    agents: dict[str, QAgent] = {}
     curves: list[dict[str, Any]] = []
     for name in recipe.agents:
         folder = out / "agents" / f"{name}-{seed}"

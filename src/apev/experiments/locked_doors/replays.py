@@ -14,13 +14,13 @@ from apev.policy import Policy
 from apev.rollout import Rollout, rollout
 
 if TYPE_CHECKING:
-    from apev.agents.discrete.dqn import DQN
+    from apev.agents.discrete.base import QAgent
 
 _WATCHED = 600  # episodes looked through for good ones
 
 
 def pick_replays(
-    agents: dict[str, DQN], doors: dict[str, np.ndarray], episodes: TestEpisodes, count: int = 6
+    agents: dict[str, QAgent], doors: dict[str, np.ndarray], episodes: TestEpisodes, count: int = 6
 ) -> list[dict[str, Any]]:
     """The most telling episodes of the adaptive agent, each followed by what a fixed policy does there."""
     if "ape-v" not in agents:

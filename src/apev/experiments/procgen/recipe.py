@@ -80,7 +80,7 @@ _BELIEF: dict[str, Any] = {"likelihood": "calibrated", "temperature": 1.0, "floo
 CONFIGS: dict[str, C51Config] = {
     "ensemble": C51Config(**_FAST, **_BELIEF),
     "conservative": C51LCBConfig(**_FAST),
-    "ape-v": APEVC51Config(**_FAST, likelihood="paper", floor=0.0),
+    "ape-v": replace(APEVC51Config.paper(), **_FAST, target_rate=C51Config.target_rate),
     "best": C51Config(**_FAST, **_BELIEF, views=8),
     "published": C51Config(lr=1e-3, backup_depth=0, **_BELIEF),
 }
@@ -160,7 +160,7 @@ POLICIES: dict[str, Entry] = {
     # What each idea brings: all but the rows that say otherwise ask the ensemble's networks.
     "published network and loss, average": Entry("published", "uniform"),
     "average, adapting": Entry("ensemble", "bayes"),
-    "average, adapting, categorical likelihood": Entry("ensemble", "bayes", changes={"surprise": "categorical"}),
+    "average, adapting, categorical likelihood": Entry("ensemble", "bayes", changes={"judged_by": "categorical"}),
     "average, adapting, printed likelihood": Entry("ensemble", "bayes", changes={"likelihood": "paper", "floor": 0.0}),
     "ape-v, frozen": Entry("ape-v", "uniform"),
     "single, drawn": Entry("ensemble", "member:0", greedy=False, changes=DRAWN),

@@ -1,0 +1,111 @@
+"""Quick versions against plain ones: every kernel computes what a few lines of ordinary torch do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from apev.nn import kernels
+from apev.nn.ensemble import EnsembleMLP
+from apev.nn.kernels import Groups
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """On a GPU rows ask all networks, where counting them would make the processor wait."""
+    if request.param == "gpu":
+        monkeypatch.setattr(kernels, "asks_all", lambda device: True)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("outputs", [1, 2, 20])  # one, few and many columns are multiplied in other ways
+def test_a_few_members_at_a_time_give_the_values_and_gradients_of_all_at_once(outputs: int, frozen: bool) -> None:
+    net, x = EnsembleMLP(5, 3, (700, 600), outputs), torch.randn(5, 500, 3, requires_grad=True)  # so wide that each goes alone
+    wanted = [x] if frozen else [x, *net.parameters()]
+    quick, plain = net(x, frozen=frozen), kernels.plain_mlp(x, [*net.parameters()])
+    torch.testing.assert_close(quick, plain)
+    for mine, expected in zip(*(torch.autograd.grad(q.square().sum(), wanted) for q in (quick, plain)), strict=True):
+        torch.testing.assert_close(mine, expected)
+    net(x, frozen=frozen).sum().backward()
+    assert all((p.grad is None) == frozen for p in net.parameters())
+    with torch.no_grad():
+        torch.testing.assert_close(net(x), plain)
+
+
+@pytest.mark.parametrize("hidden", [(), (8,), (300, 200, 400)])
+def test_activations_are_those_of_every_layer(hidden: tuple[int, ...]) -> None:
+    net, x = EnsembleMLP(3, 4, hidden, 2), torch.randn(3, 50, 4)
+    quick, plain = net.activations(x), kernels.plain_activations(x, [*net.parameters()])
+    assert [h.shape[2] for h in quick] == [*hidden, 2]
+    for mine, expected in zip(quick, plain, strict=True):
+        torch.testing.assert_close(mine, expected)
+        assert not mine.requires_grad
+
+
+@pytest.mark.parametrize("inner", [1, 2, 40])
+@pytest.mark.parametrize("columns", [1, 15, 16, 40])
+@pytest.mark.parametrize("into", [False, True])
+def test_a_product_is_a_product(inner: int, columns: int, into: bool) -> None:
+    a, b = torch.randn(3, 20, inner), torch.randn(3, inner, columns)
+    out = torch.empty(3, 20, columns) if into else None
+    found = kernels.product(a, b, out=out)
+    torch.testing.assert_close(found, a @ b)
+    assert out is None or torch.equal(out, found)
+
+
+@pytest.mark.usefixtures("device")
+def test_the_gradient_of_the_chosen_output_is_autograds() -> None:
+    net, x = EnsembleMLP(5, 3, (8, 6), 2), torch.randn(40, 3)
+    member, output = torch.randint(4, (40,)), torch.randint(2, (40,))  # nobody asks the last one
+    expected = kernels.plain_chosen_gradient(x, [*net.parameters()], member, output)
+    torch.testing.assert_close(net.chosen_gradient(net.activations(x.expand(5, -1, -1)), member, output), expected)
+
+
+@pytest.mark.usefixtures("device")
+def test_a_chosen_output_has_its_own_gradient_and_trains_nothing() -> None:
+    net, x = EnsembleMLP(5, 3, (8, 6), 2), torch.randn(40, 3, requires_grad=True)
+
+    def largest(q: Tensor) -> tuple[Tensor, Tensor]:
+        place = q.transpose(0, 1).flatten(1).argmax(1)
+        return place // 2, place % 2
+
+    quick, plain = net.chosen(x, largest), kernels.plain_mlp(x.expand(5, -1, -1), [*net.parameters()]).amax((0, 2))
+    torch.testing.assert_close(quick, plain)
+    torch.testing.assert_close(*(torch.autograd.grad(q.square().sum(), x, retain_graph=True)[0] for q in (quick, plain)))
+    quick.sum().backward()
+    assert all(p.grad is None for p in net.parameters())
+
+
+def test_gradients_by_the_input_and_their_own_gradients_are_those_of_differentiating_twice() -> None:
+    net, x = EnsembleMLP(3, 5, (8, 6, 7), 2), torch.randn(3, 10, 5)
+    quick, plain = net.input_gradients(x, slice(2, 4)), kernels.plain_input_gradients(x, [*net.parameters()], slice(2, 4))
+    torch.testing.assert_close(quick, plain)
+    weights = [*net.parameters()][::2]
+    for mine, expected in zip(*(torch.autograd.grad(g.pow(3).sum(), weights) for g in (quick, plain)), strict=True):
+        torch.testing.assert_close(mine, expected)
+
+
+@pytest.mark.usefixtures("device")
+def test_asking_one_member_gives_what_asking_all_gives() -> None:
+    net, rows, member = EnsembleMLP(4, 3, (8,), 2), torch.randn(9, 3), torch.tensor([0, 2, 2, 1, 0, 0, 2, 1, 2])
+    torch.testing.assert_close(net.ask_one(rows, member), kernels.plain_ask_one(net, 4, rows, member))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=40))
+@settings(deadline=None, max_examples=60)
+def test_groups_ask_every_row_of_its_own_network(index: list[int]) -> None:
+    torch.manual_seed(0)
+    net, rows = EnsembleMLP(5, 3, (4,), 2), torch.randn(len(index), 3)
+    groups = Groups.of(torch.tensor(index), 5)
+    everything = net(rows.expand(5, -1, -1))
+    torch.testing.assert_close(groups.join(net(groups.split(rows))), everything[torch.tensor(index), torch.arange(len(index))])
+    assert groups.slots.shape[1] == max(index.count(g) for g in range(5))
