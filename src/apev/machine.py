@@ -66,7 +66,7 @@ def choose_threads() -> int:
     chosen = most if typical[most] < WORTH_IT * typical[1] else 1
     torch.set_num_threads(chosen)
     if chosen == 1:
-        print(f"one thread: the other {most - 1} cores are busy, and waiting for them costs more (--threads)", file=sys.stderr)
+        print("one thread: the other cores are busy, and waiting for them costs more (--threads)", file=sys.stderr)
     return chosen
 
 
