@@ -41,6 +41,7 @@ COLOURS = {
 }
 COMPARED = ("ape-v", "ape-v-printed", "ape-v-eval-only", "average")
 """The policies of the paper's figure by right members: trained to adapt, as printed, adapting untaught, and not adapting."""
+_MEMBERS = ("#1c7ed6", "#e8590c", "#099268", "#845ef7", "#d6336c", "#b8860b", "#0c8599", "#66a80f")
 _SPARE = ("#ae3ec9", "#5f7d00", "#c2410c", "#0c8599", "#7a6f5d")
 _DASHES = {"oracle": "5 4", "ape-v-printed": "7 3", "ape-v-no-floor": "3 3", "random-member-step": "2 3", "single": "8 3 2 3"}
 _MARKERS = ("circle", "square", "diamond", "triangle")
@@ -59,6 +60,8 @@ def policy_colour(policy: str) -> str:
         return "#868e96"
     if policy in ALGORITHMS:
         return ALGORITHMS[policy].colour
+    if policy.startswith("member ") and policy[7:].isdecimal():
+        return _MEMBERS[int(policy[7:]) % len(_MEMBERS)]
     return COLOURS.get(policy) or _SPARE[crc32(policy.encode(errors="backslashreplace")) % len(_SPARE)]
 
 

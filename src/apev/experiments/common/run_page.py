@@ -61,10 +61,11 @@ def _lead(found: Evaluation | None) -> str:
     if found is None:
         return "A training that was not evaluated yet."
     rows = {row.name: row for row in found.rows}
+    log = f" The log itself returned {rows['the log'].mean:,.1f}." if "the log" in rows else ""
     if "adaptive" in rows and "average" in rows:
         ours, flat = rows["adaptive"], rows["average"]
-        return f"Adapting it returns {ours.mean:,.1f} an episode, averaging its members {flat.mean:,.1f}."
-    return f"It returns {found.rows[0].mean:,.1f} an episode." if found.rows else "Nothing was evaluated."
+        return f"Adapting it returns {ours.mean:,.1f} an episode, averaging its members {flat.mean:,.1f}.{log}"
+    return f"It returns {found.rows[0].mean:,.1f} an episode.{log}" if found.rows else "Nothing was evaluated."
 
 
 def _belief(name: str, trace: Any) -> str:
