@@ -94,6 +94,14 @@ def test_act_refuses_a_broken_reading(value: float) -> None:
         policy.act(one(value))
 
 
+def test_observations_of_nobody_are_refused() -> None:
+    policy = deployed()
+    with pytest.raises(ValueError, match="no environment at all"):
+        policy.act(np.zeros((0, 2), np.float32))
+    with pytest.raises(ValueError, match="no environment at all"):
+        policy.observe(**step(next_obs=np.zeros((0, 2), np.float32)))
+
+
 def test_rows_that_are_not_active_may_hold_anything() -> None:
     told, quiet = deployed(), deployed()
     active = np.array([True, False, True])

@@ -127,6 +127,8 @@ class Layout:
         parts = []
         for key, width in self.vectors:
             part = torch.as_tensor(np.asarray(columns[key]), device=device).float()
+            if not part.ndim or not len(part):
+                raise ValueError(f"observation {key!r} is of no environment at all. Fix: one row an environment.")
             parts.append(part.reshape(len(part), -1))
             if parts[-1].shape[1] != width:
                 raise ValueError(f"observation {key!r} has width {parts[-1].shape[1]}, the training data had {width}.")
