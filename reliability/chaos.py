@@ -328,7 +328,7 @@ class Stage:
         if code is not None:
             return code
         number = {"moment": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}[way]
-        before = said.stat().st_size
+        before = said.stat().st_size if said.exists() else 0  # killed before it said anything
         os.kill(pid, number)
         began = time.monotonic()
         code = finish(pid)
