@@ -62,6 +62,13 @@ def assert_same_run(one: Path, other: Path) -> None:
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
+def test_what_a_killed_process_left_half_written_is_cleared(tmp_path: Path) -> None:
+    run(tmp_path / "run", Schedule(2, 1, 0, 1))
+    (tmp_path / "run/checkpoints/.latest.safetensors.abc.partial").write_bytes(b"half")
+    run(tmp_path / "run", Schedule(3, 1, 0, 1), resume=True)
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["latest.safetensors"]
+
+
 class Stop(Exception):  # noqa: N818
     """Stands for a crash."""
 

@@ -92,6 +92,8 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
         check_links(folder)
+        for left in folder.rglob(".*.partial"):  # half-written by a process that was killed; nobody else is here
+            left.unlink(missing_ok=True)
         checkpoint = folder / LATEST
         progress = Progress()
         about = {"agent_config": asdict(agent.config), "schedule": asdict(schedule)} | (config or {})
