@@ -54,7 +54,7 @@ class Collect(Machine):
     """Go on with an interrupted training; one that is finished serves further kinds."""
 
     def run(self) -> None:
-        """Run it."""
+        """Train the teacher, then write the log and its card."""
         from apev.collect.online import OnlineConfig, OnlineSAC
         from apev.collect.record import record
         from apev.experiments.common.provenance import provenance

@@ -33,7 +33,7 @@ class Info:
     """Time limit in steps, for a D4RL file that marks no timeouts."""
 
     def run(self) -> None:
-        """Run it."""
+        """Print sizes, returns, ranges and notes."""
         facts = describe(io.load(self.path, horizon=self.horizon))
         if self.json:
             print(json.dumps(facts, indent=1))
@@ -56,7 +56,7 @@ class Verify:
     """Time limit in steps, for a D4RL file that marks no timeouts."""
 
     def run(self) -> None:
-        """Run it."""
+        """Print every defect, or notes and that there is none."""
         try:
             columns = io.read(self.path, horizon=self.horizon)
             found = defects.find(columns)
@@ -88,7 +88,7 @@ class Convert:
     """Time limit in steps, for a D4RL file that marks no timeouts."""
 
     def run(self) -> None:
-        """Run it."""
+        """Convert, and say what was written."""
         io.convert(self.source, self.target, compress=self.compress, horizon=self.horizon)
         print(plain(f"wrote {self.target}: {io.load(self.target)!r}"))
 
@@ -105,7 +105,7 @@ class Data:
     ]
 
     def run(self) -> None:
-        """Run it."""
+        """Pass on to info, verify or convert."""
         self.action.run()
 
 

@@ -56,7 +56,7 @@ class LockedDoors(Machine):
     """Go on with an interrupted run in the same folder."""
 
     def run(self) -> None:
-        """Run it."""
+        """Train, walk the test rooms, print the table."""
         from dataclasses import replace
 
         from apev.envs import load_images
@@ -108,7 +108,7 @@ class DoorsAblation(Machine):
     """Go on with an interrupted run in the same folder."""
 
     def run(self) -> None:
-        """Run it."""
+        """Train every variant, print the table."""
         from apev.envs import load_images
         from apev.experiments.common.provenance import provenance
         from apev.experiments.locked_doors.ablation import run_ablation
@@ -138,7 +138,7 @@ class Theory:
     """Processes that work side by side, one thread each."""
 
     def run(self) -> None:
-        """Run it."""
+        """Compute, check and print every claim."""
         from apev.experiments.common.provenance import provenance
         from apev.experiments.theory.recipe import SIZES, run
 
@@ -172,7 +172,7 @@ class D4RL(Machine):
     """Also add episodes, curves and figures of the task, without weights, to this folder; runs stored there before stay."""
 
     def run(self) -> None:
-        """Run it."""
+        """Train what is missing, print the scores."""
         from apev.experiments.common.provenance import provenance
         from apev.experiments.d4rl.page import write_scores
         from apev.experiments.d4rl.recipe import run
@@ -212,7 +212,7 @@ class Procgen(Machine):
     """Go on with an interrupted run in the same folder."""
 
     def run(self) -> None:
-        """Run it."""
+        """Train, walk the test levels, print the tables."""
         from dataclasses import replace
 
         from apev.experiments.common.provenance import provenance
@@ -257,5 +257,5 @@ class Reproduce:
     ]
 
     def run(self) -> None:
-        """Run it."""
+        """Pass on to the experiment."""
         self.experiment.run()
