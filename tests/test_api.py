@@ -150,7 +150,7 @@ class Toy(DQN):
 
     config: ToyConfig
 
-    def act(self, obs: Any, log_belief: Any, greedy: bool = True, features: Any = None) -> torch.Tensor:
+    def act(self, obs: Any, log_belief: Any, *rest: Any) -> torch.Tensor:
         return torch.zeros(len(log_belief), dtype=torch.int64)
 
 

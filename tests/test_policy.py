@@ -521,3 +521,16 @@ def test_an_executed_action_that_does_not_exist_is_refused(agent: DQN) -> None:
     policy.act(ONE)
     with pytest.raises(ValueError, match="action"):
         policy.observe(0.0, ONE, False, action=7)
+
+
+def test_the_seed_of_a_policy_decides_what_is_drawn_and_the_agent_stays_as_it_is() -> None:
+    agent = dqn(softness=5.0)
+    before = agent.generator.get_state()
+
+    def drawn(seed: int) -> list[int]:
+        policy = Policy(agent, seed=seed)
+        policy.reset(num_envs=4)
+        return [int(a) for _ in range(8) for a in policy.act(MANY, deterministic=False)]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert torch.equal(agent.generator.get_state(), before)  # a query is no part of training

@@ -62,6 +62,7 @@ class Policy:
             raise ValueError("remember=True needs values of discrete actions. Fix: an agent of the DQN family.")
         self.filter = agent.filter
         self._rng = torch.Generator().manual_seed(seed)
+        self._draws = torch.Generator(device=agent.device).manual_seed(seed)  # what the agent draws when it is asked
         self._features = Features(agent)
         self._single = True
         self.logged: dict[str, Any] | None = None  # what the episodes of its log returned
@@ -133,9 +134,9 @@ class Policy:
         if self.remember:
             state.action = self._act_from_memory(seen, features, deterministic, log_belief)
         elif self.behaviour.averages:
-            state.action = self.agent.act_average(seen, log_belief, deterministic, features)
+            state.action = self.agent.act_average(seen, log_belief, deterministic, features, self._draws)
         else:
-            state.action = self.agent.act(seen, log_belief, greedy=deterministic, features=features)
+            state.action = self.agent.act(seen, log_belief, deterministic, features, self._draws)
         state.waiting = torch.ones(len(seen.vector), dtype=torch.bool, device=log_belief.device)
         actions = state.action.cpu().numpy()
         if not self._single:
@@ -171,7 +172,7 @@ class Policy:
         )
         if self.adapts:
             joined, features = self._features.of_step(step)
-            errors = self.agent.td_errors(joined, state.log_belief, features)
+            errors = self.agent.td_errors(joined, state.log_belief, features, self._draws)
             log_belief = self.filter.update(state.log_belief, errors, used)
             if not bool(torch.isfinite(torch.where(used[:, None], errors + log_belief, 0.0)).all()):
                 raise ValueError(

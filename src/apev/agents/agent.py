@@ -89,15 +89,31 @@ class Agent(nn.Module, ABC):
         """Features [K, P, F] of pictures [P, C, H, W], to be handed to `act` and `td_errors` while they stay the same."""
 
     @abstractmethod
-    def act(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
-        """pi(a | s, b): actions [B] under log-beliefs [B, K]."""
+    def act(
+        self,
+        obs: Observations,
+        log_belief: Tensor,
+        greedy: bool = True,
+        features: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """pi(a | s, b): actions [B] under log-beliefs [B, K]; drawn with `generator`, else with the agent's own."""
 
-    def act_average(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
+    def act_average(
+        self,
+        obs: Observations,
+        log_belief: Tensor,
+        greedy: bool = True,
+        features: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """The members' belief-weighted average instead of one drawn or most believed; the same where values are mixed."""
-        return self.act(obs, log_belief, greedy, features)
+        return self.act(obs, log_belief, greedy, features, generator)
 
     @abstractmethod
-    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+    def td_errors(
+        self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """[B, K]: how wrong each member was about this step; what belief.py turns into surprise."""
 
     @abstractmethod
@@ -157,10 +173,10 @@ class Agent(nn.Module, ABC):
         self.scale[self.measured :] = self.scale[: self.measured].mean()
 
     @torch.no_grad()
-    def calibrate(self, steps: Iterable[Batch]) -> None:
+    def calibrate(self, steps: Iterable[Batch], generator: torch.Generator | None = None) -> None:
         """Measure the filter's scale on transitions of contexts that no member trained on."""
         flat = beliefs.uniform(self.members, 1, self.device)
-        errors = torch.cat([self.td_errors(step, flat.expand(len(step.action), -1)) for step in steps])
+        errors = torch.cat([self.td_errors(step, flat.expand(len(step.action), -1), None, generator) for step in steps])
         errors[:, self.measured :] = torch.nan
         scale = self.filter.calibrate(errors).scale
         assert scale is not None

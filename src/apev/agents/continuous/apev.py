@@ -129,16 +129,18 @@ class APEVSAC(SAC):
         return one_hot(drawn.argmax(-1), self.members) if self.config.eval_only else drawn
 
     @torch.no_grad()
-    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+    def td_errors(
+        self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """[B, K]: each member's where it is trusted alone, or all at the current belief."""
         if self.config.surprise == "paper":
-            return super().td_errors(step, log_belief, features)
+            return super().td_errors(step, log_belief, features, generator)
         K, B = self.members, len(step.action)
         member = torch.arange(K, device=self.device).repeat_interleave(B)  # the batch once for every member
         corner = one_hot(member, K).exp()
         obs, action = step.obs.vector.repeat(K, 1), self.to_unit(step.action).repeat(K, 1)
         next_obs = step.next_obs.vector.repeat(K, 1)
-        next_action, log_prob, log_alpha = self.sample(next_obs, member=member)
+        next_action, log_prob, log_alpha = self.sample(next_obs, member=member, generator=generator)
 
         def own(obs: Tensor, action: Tensor) -> Tensor:
             q = self.reduce(self.values(self.critics, obs, action, corner)).view(K, K, B)

@@ -61,9 +61,9 @@ class ContinuousAgent(Agent):
         """Actions in [-1, 1] as the environment takes them."""
         return self.middle + self.reach * action
 
-    def noise(self, like: Tensor) -> Tensor:
-        """Standard normal numbers from the agent's own generator."""
-        return torch.randn(like.shape, generator=self.generator, device=like.device)
+    def noise(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Standard normal numbers; from the agent's own generator unless another is handed in."""
+        return torch.randn(like.shape, generator=generator or self.generator, device=like.device)
 
     # ------------------------------------------------------------------ learning
 

@@ -68,12 +68,21 @@ class BC(ContinuousAgent):
         return torch.optim.Adam(self.actor.parameters(), lr=self.config.lr, fused=True)
 
     @torch.no_grad()
-    def act(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
+    def act(
+        self,
+        obs: Observations,
+        log_belief: Tensor,
+        greedy: bool = True,
+        features: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """Actions [B, A] in the environment's units; drawn ones are cut off at its bounds."""
         mean, std = self.actor(obs.vector)
-        return self.from_unit(mean if greedy else (mean + std * self.noise(mean)).clamp(-1, 1))
+        return self.from_unit(mean if greedy else (mean + std * self.noise(mean, generator)).clamp(-1, 1))
 
-    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+    def td_errors(
+        self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """[B, 1] of zeros: no value, no surprise."""
         return step.reward.new_zeros(len(step.reward), 1)
 

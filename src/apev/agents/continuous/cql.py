@@ -57,9 +57,11 @@ class CQL(SAC):
         gap = self.gap(batch)
         return loss + self.config.conservative * gap, metrics | {"gap": gap.detach() / self.config.critics}
 
-    def soft_value(self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None = None) -> Tensor:
+    def soft_value(
+        self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """V(s) without the entropy's bonus: [1, B]."""
-        return self.reduce(self.values(net, obs, self.sample(obs).action))
+        return self.reduce(self.values(net, obs, self.sample(obs, generator=generator).action))
 
     def gap(self, batch: Batch) -> Tensor:
         """sum_j (log sum_a exp Q_j(s, a) - Q_j(s, a_log)), the mean over rows."""

@@ -101,7 +101,9 @@ class IQL(BC):
         return self.reward_scale * step.reward + self.config.gamma * (1 - step.terminated) * next_v
 
     @torch.no_grad()
-    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+    def td_errors(
+        self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """[B, 1]."""
         return (self.q(self.critics, step).amin(0) - self.backup(step))[:, None]
 

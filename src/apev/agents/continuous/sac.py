@@ -144,17 +144,25 @@ class SAC(ContinuousAgent):
             return q.amin(1)
         return q.masked_fill(~self.counts[:, :, None], torch.inf).amin(1)
 
-    def sample(self, obs: Tensor, belief: Tensor | None = None, member: Tensor | None = None) -> Drawn:
+    def sample(
+        self,
+        obs: Tensor,
+        belief: Tensor | None = None,
+        member: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Drawn:
         """Actions of the actor that each row names, or of one drawn by its belief; of the only one where there is one."""
         if belief is not None:
-            member = draw_index(belief, self.generator)
+            member = draw_index(belief, generator or self.generator)
         mean, std = self.actors(obs, member)
-        action, log_prob = squash(mean, std, self.noise(mean))
+        action, log_prob = squash(mean, std, self.noise(mean, generator))
         return Drawn(action, log_prob, self.log_alpha[0] if member is None else self.log_alpha[member])
 
-    def soft_value(self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None = None) -> Tensor:
+    def soft_value(
+        self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """V_k(s, b) from one action of the policy, with the entropy's bonus: [K, B]."""
-        action, log_prob, log_alpha = self.sample(obs, belief)
+        action, log_prob, log_alpha = self.sample(obs, belief, generator=generator)
         return self.reduce(self.values(net, obs, action, belief)) - log_alpha.exp() * log_prob
 
     def weights(self, log_belief: Tensor | None) -> Tensor | None:
@@ -167,29 +175,45 @@ class SAC(ContinuousAgent):
         return nn.functional.threshold(log_belief.exp(), NOTHING, 0.0)
 
     @torch.no_grad()
-    def act(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
+    def act(
+        self,
+        obs: Observations,
+        log_belief: Tensor,
+        greedy: bool = True,
+        features: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """Actions [B, A] in the environment's units; greedy: those of the actor most believed in, the last of equals."""
         belief = self.weights(log_belief)
         if greedy:
             trusted = None if belief is None else most_believed(belief)
             return self.from_unit(self.actors(obs.vector, trusted)[0].tanh())
-        return self.from_unit(self.sample(obs.vector, belief).action)
+        return self.from_unit(self.sample(obs.vector, belief, generator=generator).action)
 
     @torch.no_grad()
-    def act_average(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
+    def act_average(
+        self,
+        obs: Observations,
+        log_belief: Tensor,
+        greedy: bool = True,
+        features: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """Actions [B, A]: the mean of all actors' own, weighted by the belief; not greedy, those of the mixture."""
         belief = self.weights(log_belief)
         if belief is None or not greedy:
-            return self.act(obs, log_belief, greedy, features)
+            return self.act(obs, log_belief, greedy, features, generator)
         mean = self.actors.net(obs.vector.expand(self.members, *obs.vector.shape)).chunk(2, dim=-1)[0]  # [K, B, A]
         return self.from_unit(torch.einsum("bk,kba->ba", belief, mean.tanh()))
 
     @torch.no_grad()
-    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+    def td_errors(
+        self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """[B, K]: all at the current belief, as printed."""
         belief = self.weights(log_belief)
         q = self.reduce(self.values(self.critics, step.obs.vector, self.to_unit(step.action), belief))
-        return (q - self.backup(step, self.soft_value(self.critics, step.next_obs.vector, belief))).T
+        return (q - self.backup(step, self.soft_value(self.critics, step.next_obs.vector, belief, generator))).T
 
     def backup(self, step: Batch, next_q: Tensor) -> Tensor:
         """r + gamma V(s'): [K, B]."""

@@ -112,7 +112,9 @@ class APEV(QAgent):
         return super().build(belief=belief, blind=self.config.wildcards, **more)
 
     @torch.no_grad()
-    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+    def td_errors(
+        self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """[B, K]: how wrong each member was about this step."""
         features = self.encode(step.obs.pictures) if features is None else features
         if self.config.surprise == "certain":

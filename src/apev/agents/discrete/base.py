@@ -122,14 +122,21 @@ class ValueAgent(Agent):
         return torch.einsum("bk,kba->ba", belief, q)
 
     @torch.no_grad()
-    def act(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Tensor | None = None) -> Tensor:
+    def act(
+        self,
+        obs: Observations,
+        log_belief: Tensor,
+        greedy: bool = True,
+        features: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """The greedy action of the mixed values; or, not greedy, one drawn from their softmax."""
         features = self.encode(obs.pictures) if features is None else features
         belief = log_belief.exp()
         mixed = self.mix(self.values(features, obs, belief), belief)
         if greedy:
             return mixed.argmax(-1)
-        return torch.multinomial((mixed / self.config.softness).softmax(-1), 1, generator=self.generator)[:, 0]
+        return torch.multinomial((mixed / self.config.softness).softmax(-1), 1, generator=generator or self.generator)[:, 0]
 
     def backup(self, step: Batch, next_q: Tensor) -> Tensor:
         """r + gamma V(s'): [K, B]; only real termination cuts the future off, a time limit does not."""

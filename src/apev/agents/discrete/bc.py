@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from apev.agents.discrete.base import DQNConfig, QAgent, take
@@ -32,7 +33,9 @@ class DiscreteBC(QAgent):
     config: DiscreteBCConfig
     errs = False
 
-    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+    def td_errors(
+        self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """[B, K] of zeros: no value, no surprise."""
         return step.reward.new_zeros(len(step.reward), self.members)
 

@@ -24,7 +24,9 @@ class DQN(QAgent):
     config: DQNConfig
 
     @torch.no_grad()
-    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+    def td_errors(
+        self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """[B, K]: each member's own TD error, with its own greedy next action."""
         features = self.encode(step.obs.pictures) if features is None else features
         belief = log_belief.exp()

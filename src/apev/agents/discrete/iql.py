@@ -66,7 +66,9 @@ class DiscreteIQL(QAgent):
         return out[:-1, :, :-1], out[-1, :, :-1], out[-1, :, -1]
 
     @torch.no_grad()
-    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+    def td_errors(
+        self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """[B, 1]."""
         features = self.encode(step.obs.pictures) if features is None else features
         q = take(self.outputs(self.net, of_rows(features, step.obs), step.obs)[0], step.action).amin(0)

@@ -74,11 +74,13 @@ class APEVC51(CategoricalAgent):
         return super().build(belief=True, **more)
 
     @torch.no_grad()
-    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+    def td_errors(
+        self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """[B, K]: how wrong each member was about this step."""
         if self.config.surprise == "certain":
             log_belief = self.corners(len(log_belief)).log()
-        return super().td_errors(step, log_belief, features)
+        return super().td_errors(step, log_belief, features, generator)
 
     def corners(self, rows: int) -> Tensor:
         """[K, B, K]: member k at e_k, the belief that trusts it alone."""

@@ -165,7 +165,9 @@ class CategoricalAgent(ValueAgent):
         return q.argmax(-1)
 
     @torch.no_grad()
-    def td_errors(self, step: Batch, log_belief: Tensor, features: Tensor | None = None) -> Tensor:
+    def td_errors(
+        self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
         """[B, K]: how wrong each member was about this step."""
         features = self.encode(step.obs.pictures) if features is None else features
         belief = log_belief.exp()
@@ -193,13 +195,13 @@ class CategoricalAgent(ValueAgent):
         return project(next_p, reward, discount, self.net.atoms)
 
     @torch.no_grad()
-    def calibrate(self, steps: Iterable[Batch]) -> None:
+    def calibrate(self, steps: Iterable[Batch], generator: torch.Generator | None = None) -> None:
         """Measure the filter's scale on steps that the policy itself would take: a log of every step has mostly others."""
         errors, own = [], []
         for step in steps:
             features = self.encode(step.obs.pictures)
             flat = beliefs.uniform(self.members, len(step.action), self.device)
-            errors.append(self.td_errors(step, flat, features))
+            errors.append(self.td_errors(step, flat, features, generator))
             own.append(self.act(step.obs, flat, features=features) == step.action)
         found, taken = torch.cat(errors), torch.cat(own)
         scale = self.filter.calibrate(found[taken] if bool(taken.any()) else found).scale

@@ -293,7 +293,6 @@ def walk(agents: dict[str, Agent], env: BatchedMaze, split: str, seed: int, abla
             continue
         agent = agents[entry.agent]
         policy = Policy(deployed(agent, agent.config, entry.changes), entry.adapt, seed=seed, remember=entry.remember)
-        policy.agent.generator.manual_seed(seed)
         if entry.agent in seen:
             policy.share_encodings(seen[entry.agent])
         seen[entry.agent] = policy
