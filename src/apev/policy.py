@@ -209,7 +209,8 @@ class Policy:
         def mix(every: Tensor, episodes: Tensor) -> Tensor:
             states = every.shape[2]
             weights = belief.cpu()[episodes].repeat_interleave(states, 0)
-            return agent.mix(every.flatten(1, 2), weights).unflatten(0, (-1, states))
+            mixed: Tensor = agent.mix(every.flatten(1, 2), weights).unflatten(0, (-1, states))
+            return mixed
 
         values = self._memory.values(mix)
         if greedy:

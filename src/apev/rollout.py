@@ -71,7 +71,10 @@ def rollout(
     """
     n = env.num_envs
     table = picture_table(env, policy.agent.device)
-    read = lambda obs: policy.agent.layout.read(obs, table, policy.agent.device)  # noqa: E731
+
+    def read(obs: Any) -> Observations:
+        return policy.agent.layout.read(obs, table, policy.agent.device)
+
     raw = env.reset()
     obs = read(raw)
     policy.reset(num_envs=n, keep_belief=keep_belief)

@@ -35,7 +35,8 @@ def belief_update(
             f"no hypothesis that is still believed in allows action {action} in state {state} to give reward {reward} and "
             f"state {next_state}, and that it {end}. Fix: pass what the environment returned, in order."
         )
-    return weights / total
+    updated: FloatArray = weights / total
+    return updated
 
 
 def relative_belief(posterior: Posterior, belief: ArrayLike) -> FloatArray:

@@ -221,14 +221,16 @@ def check_probabilities(given: ArrayLike, n: int, A: int) -> FloatArray:
     """A policy's answer as probabilities [n, A]; whole numbers [n] are taken as chosen actions."""
     pi = np.asarray(given)
     if pi.shape == (n,) and np.issubdtype(pi.dtype, np.integer) and (not n or (pi.min() >= 0 and pi.max() < A)):
-        return np.eye(A)[pi]
+        chosen: FloatArray = np.eye(A)[pi]
+        return chosen
     pi = pi.astype(np.float64)
     if pi.shape != (n, A) or not (pi >= 0).all() or not np.allclose(pi.sum(1), 1, atol=1e-6):
         raise ValueError(
             f"a policy gave an array of shape {pi.shape} that is not [{n}, {A}] probabilities. "
             f"Fix: {n} rows of {A} numbers from 0 that sum to 1."
         )
-    return pi / pi.sum(1, keepdims=True)
+    normed: FloatArray = pi / pi.sum(1, keepdims=True)
+    return normed
 
 
 def _total(place: IntArray, amounts: FloatArray, n: int) -> FloatArray:
@@ -301,7 +303,8 @@ class _Builder:
         self.belief_of[new], self.states[new] = np.divmod(fresh, self.table.shape[1])
         self.depth[new] = depth
         self.count = end
-        return flat[place].astype(np.int64)
+        ids: IntArray = flat[place].astype(np.int64)
+        return ids
 
     def complete(self, depth: int) -> None:
         """Put every belief met so far into every state where no hypothesis it allows has ended the episode."""

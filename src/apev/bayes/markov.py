@@ -286,7 +286,8 @@ def _best_corner(posterior: Posterior) -> tuple[float, FloatArray] | None:
 
 def _softmax(logits: FloatArray) -> FloatArray:
     weights: FloatArray = np.exp(logits - logits.max(1, keepdims=True))
-    return weights / weights.sum(1, keepdims=True)
+    normed: FloatArray = weights / weights.sum(1, keepdims=True)
+    return normed
 
 
 def _snap(posterior: Posterior, pi: FloatArray) -> tuple[float, FloatArray]:

@@ -143,12 +143,12 @@ class TabularMDP:
     @property
     def num_states(self) -> int:
         """S."""
-        return self.probability.shape[0]
+        return int(self.probability.shape[0])
 
     @property
     def num_actions(self) -> int:
         """A."""
-        return self.probability.shape[1]
+        return int(self.probability.shape[1])
 
     @property
     def transition(self) -> FloatArray:
@@ -162,12 +162,14 @@ class TabularMDP:
     @property
     def expected_reward(self) -> FloatArray:
         """[S, A]: the mean reward of each action."""
-        return (self.probability * self.reward).sum(-1)
+        mean: FloatArray = (self.probability * self.reward).sum(-1)
+        return mean
 
     @property
     def ending(self) -> FloatArray:
         """[S, A]: the chance that each action ends the episode."""
-        return (self.probability * self.terminal[self.next_state]).sum(-1)
+        chance: FloatArray = (self.probability * self.terminal[self.next_state]).sum(-1)
+        return chance
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -237,7 +239,8 @@ class Posterior:
         weights = self.prior * self.start[:, state]
         if not weights.sum():
             raise ValueError(f"no hypothesis starts in state {state}. Fix: a state with start probability above 0.")
-        return weights / weights.sum()
+        belief: FloatArray = weights / weights.sum()
+        return belief
 
 
 def _pack(
@@ -259,7 +262,8 @@ def _start(start: ArrayLike, S: int) -> FloatArray:
     if given.ndim == 0 and np.issubdtype(given.dtype, np.integer):
         if not 0 <= int(given) < S:
             raise ValueError(f"start is state {given}. Fix: a state from 0 to {S - 1}.")
-        return np.eye(S)[int(given)]
+        certain: FloatArray = np.eye(S)[int(given)]
+        return certain
     return given.astype(np.float64)
 
 

@@ -188,7 +188,8 @@ def _ranges(first: Any, rows: IntArray) -> tuple[IntArray, IntArray]:
 
 def _action_values(graph: BeliefGraph, matrix: Any, values: FloatArray) -> FloatArray:
     """[N, A]."""
-    return graph.reward + graph.posterior.gamma * (matrix @ values).reshape(graph.reward.shape)
+    q: FloatArray = graph.reward + graph.posterior.gamma * (matrix @ values).reshape(graph.reward.shape)
+    return q
 
 
 def _ends_almost_surely(graph: BeliefGraph, matrix: Any) -> tuple[BoolArray, FloatArray]:

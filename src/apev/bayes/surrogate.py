@@ -155,7 +155,8 @@ def _walk(posterior: Posterior, errors: Errors, truth: int, steps: int, rng: np.
 
 def _softmax(log: FloatArray) -> FloatArray:
     weights: FloatArray = np.exp(log - log.max())
-    return weights / weights.sum()
+    normed: FloatArray = weights / weights.sum()
+    return normed
 
 
 def _alone(posterior: Posterior) -> Errors:

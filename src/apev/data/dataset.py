@@ -200,7 +200,8 @@ class Dataset:
     @cached_property
     def next_rows(self) -> np.ndarray:
         """int64 [N]: the following row of the same episode; a last row points at itself."""
-        return np.arange(len(self)) + ~self._last
+        following: np.ndarray = np.arange(len(self)) + ~self._last
+        return following
 
     @cached_property
     def usable(self) -> np.ndarray:

@@ -108,7 +108,7 @@ class PrioritisedSampler(Sampler):
 
     def _part(self, item: int) -> Tensor:
         """Rows of an item: all, or those of some pictures of it."""
-        rows = self._items[item]
+        rows: Tensor = self._items[item]
         if self.some is None or self._picture is None:
             return rows
         shown, place = torch.unique(self._picture[rows], return_inverse=True)

@@ -27,7 +27,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[P, C, H, W] -> the same shape."""
-        return x + self.second(self.first(x.relu()).relu_())
+        out: Tensor = x + self.second(self.first(x.relu()).relu_())
+        return out
 
 
 def impala_encoder(

@@ -34,6 +34,8 @@ class EnsembleLinear(nn.Module):
 class EnsembleMLP(nn.Module):
     """K multilayer perceptrons with ReLU between the layers."""
 
+    __call__: Callable[..., Tensor]  # torch says Any
+
     def __init__(self, members: int, inputs: int, hidden: Sequence[int], outputs: int) -> None:
         super().__init__()
         self.members = members
@@ -84,6 +86,8 @@ PIXELS = 2**17  # of the pictures that go through a convolutional encoder togeth
 
 class EncoderEnsemble(nn.Module):
     """K picture encoders of their own weights, each seeing every picture once; on a CPU a few pictures at a time."""
+
+    __call__: Callable[..., Tensor]  # torch says Any
 
     def __init__(self, members: int, make: Callable[[], nn.Module]) -> None:
         super().__init__()

@@ -42,7 +42,10 @@ def mlp(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """[K, B, in] -> [K, B, out]."""
     if len(x) == 1 or torch.compiler.is_compiling():
         return plain_mlp(x, parameters)
-    return _Chunked.apply(x, *parameters) if torch.is_grad_enabled() else _output(x, parameters)
+    if not torch.is_grad_enabled():
+        return _output(x, parameters)
+    output: Tensor = _Chunked.apply(x, *parameters)  # type: ignore[no-untyped-call]
+    return output
 
 
 def plain_activations(x: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

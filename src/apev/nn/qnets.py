@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -25,6 +26,8 @@ class QEnsemble(nn.Module):
 
     with plain values Q_k(s, a) that learn from their own errors only, and a correction C_k beside them.
     """
+
+    __call__: Callable[..., Tensor]  # torch says Any
 
     def __init__(
         self,
@@ -113,6 +116,8 @@ class QEnsemble(nn.Module):
 class RandomPrior(nn.Module):
     """A small fixed random network a member; it reads the picture through a fixed random projection of its 4x4 means."""
 
+    __call__: Callable[..., Tensor]  # torch says Any
+
     def __init__(
         self,
         members: int,
@@ -197,7 +202,8 @@ class CategoricalEnsemble(nn.Module):
         if self.belief:
             assert belief is not None
             parts.append(belief.expand(self.members, -1, -1))
-        return self.readout(torch.cat(parts, dim=-1)).unflatten(-1, (self.num_actions, len(self.atoms)))
+        logits: Tensor = self.readout(torch.cat(parts, dim=-1)).unflatten(-1, (self.num_actions, len(self.atoms)))
+        return logits
 
     def forward(self, features: Tensor | None, vector: Tensor, belief: Tensor) -> Tensor:
         """Expected returns q: [K, B, A]."""

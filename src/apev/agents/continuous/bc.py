@@ -50,7 +50,8 @@ class GaussianActor(nn.Module):
     def log_likelihood(self, obs: Tensor, action: Tensor) -> Tensor:
         """log pi(a | s): [B]."""
         mean, std = self(obs)
-        return (-0.5 * ((action - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+        log_prob: Tensor = (-0.5 * ((action - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+        return log_prob
 
 
 class BC(ContinuousAgent):

@@ -75,7 +75,8 @@ class CQL(SAC):
         everywhere = obs.expand(3 * M, *obs.shape).flatten(0, 1)
         q = self.values(self.critics, everywhere, actions.flatten(0, 1))[0].unflatten(1, (3 * M, len(obs)))  # [N, 3M, B]
         logged = self.values(self.critics, obs, self.to_unit(batch.action))[0]  # [N, B]
-        return ((q - log_prob).logsumexp(1) - logged).mean(1).sum()
+        gap: Tensor = ((q - log_prob).logsumexp(1) - logged).mean(1).sum()
+        return gap
 
     def draw(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """M actions of the actor in each state, [M, B, A], and their log-probabilities [M, B]."""

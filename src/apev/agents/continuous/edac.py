@@ -46,6 +46,6 @@ class EDAC(SAC):
         gradient = self.critics.input_gradients(
             x.expand(N, *x.shape), slice(begin, begin + self.layout.action_dim)
         )  # [N, B, A]
-        unit = gradient / (gradient.norm(dim=-1, keepdim=True) + 1e-10)
+        unit: Tensor = gradient / (gradient.norm(dim=-1, keepdim=True) + 1e-10)
         # The cosines of all pairs are the square of the sum; each critic with itself takes off 1.
         return (unit.sum(0).square().sum(-1) - unit.square().sum((0, 2))).mean() / (N - 1)

@@ -111,7 +111,8 @@ class ValueAgent(Agent):
     def encode(self, pictures: Tensor | None) -> Tensor | None:
         """Features [K, P, F] of pictures [P, C, H, W]."""
         with torch.no_grad():
-            return self.net.encode(pictures)
+            features: Tensor | None = self.net.encode(pictures)
+            return features
 
     @abstractmethod
     def values(self, features: Tensor | None, obs: Observations, belief: Tensor) -> Tensor:

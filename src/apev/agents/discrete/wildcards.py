@@ -60,9 +60,11 @@ def k_means(points: np.ndarray, count: int, rng: np.random.Generator, restarts: 
         distance = squared_distances(points, centres)
         if distance.min(axis=1).sum() < best_cost:
             best, best_cost = centres, distance.min(axis=1).sum()
-    return squared_distances(every, best).argmin(axis=1)
+    nearest: np.ndarray = squared_distances(every, best).argmin(axis=1)
+    return nearest
 
 
 def squared_distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """[N, K]."""
-    return np.maximum((points**2).sum(1)[:, None] - 2 * points @ centres.T + (centres**2).sum(1), 0)
+    squared: np.ndarray = np.maximum((points**2).sum(1)[:, None] - 2 * points @ centres.T + (centres**2).sum(1), 0)
+    return squared

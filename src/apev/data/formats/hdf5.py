@@ -273,4 +273,5 @@ def breaks(now: np.ndarray, after: np.ndarray) -> np.ndarray:
 def _count_off(ended: np.ndarray, horizon: int) -> np.ndarray:
     """bool [N]: every `horizon`-th step since the last end, where the world did not end the episode itself."""
     start_of = np.maximum.accumulate(np.where(np.append(True, ended[:-1]), np.arange(len(ended)), 0))
-    return ((np.arange(len(ended)) - start_of) % horizon == horizon - 1) & ~ended
+    cut: np.ndarray = ((np.arange(len(ended)) - start_of) % horizon == horizon - 1) & ~ended
+    return cut

@@ -92,7 +92,8 @@ def _count(meta: Mapping[str, Any], name: str) -> int:
 
 def _space(meta: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A space of the metadata, JSON within JSON; empty where it has none."""
-    return parse_json(meta.get(name) or "{}", "metadata.json", fix=AGAIN, raises=DataError)
+    space: dict[str, Any] = parse_json(meta.get(name) or "{}", "metadata.json", fix=AGAIN, raises=DataError)
+    return space
 
 
 def _source(meta: Mapping[str, Any], action_space: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -42,5 +42,5 @@ def _reporter(kind: str) -> Callable[[Path, Path | None], None]:
     from apev.experiments.procgen import report as procgen
     from apev.experiments.theory import report as theory
 
-    modules = {"locked-doors": locked_doors, "procgen": procgen, "d4rl": d4rl, "theory": theory}
-    return modules[kind].show
+    shows = {"locked-doors": locked_doors.show, "procgen": procgen.show, "d4rl": d4rl.show, "theory": theory.show}
+    return shows[kind]

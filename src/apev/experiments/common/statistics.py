@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -177,7 +178,7 @@ def paired_difference(
     return Difference(float(np.mean(by_seed)), low, high, len(keys))
 
 
-def _crossed_means(values: Array, seeds: NDArray, pictures: NDArray, draws: int, seed: int) -> Array:
+def _crossed_means(values: Array, seeds: NDArray[Any], pictures: NDArray[Any], draws: int, seed: int) -> Array:
     """Bootstrap draws [draws] of the mean over seeds of each seed's mean, resampling pictures and seeds."""
     n_seeds, n_pictures = int(seeds.max()) + 1, int(pictures.max()) + 1
     sums, counts = np.zeros((n_pictures, n_seeds)), np.zeros((n_pictures, n_seeds))
@@ -191,15 +192,16 @@ def _crossed_means(values: Array, seeds: NDArray, pictures: NDArray, draws: int,
     with np.errstate(invalid="ignore"):  # a seed with few pictures may come up empty in a draw
         means = (weights @ patterns[:, :n_seeds]) / (weights @ patterns[:, n_seeds:])  # [draws, seeds]
     means = np.where(np.isnan(means), np.nanmean(means, axis=0), means)
-    centre = means.mean(axis=1)
+    centre: Array = means.mean(axis=1)
     if n_seeds < SEEDS_TO_RESAMPLE:
         return centre
     again = np.take_along_axis(means, rng.integers(n_seeds, size=means.shape), axis=1).mean(axis=1)
     # A bootstrap of n values has (n-1)/n of the variance it should have; with 3 seeds that matters.
-    return centre + np.sqrt(n_seeds / (n_seeds - 1)) * (again - centre)
+    widened: Array = centre + np.sqrt(n_seeds / (n_seeds - 1)) * (again - centre)
+    return widened
 
 
-def _clustered_wilson(outcome: Array, clusters: NDArray, level: float) -> tuple[float, float]:
+def _clustered_wilson(outcome: Array, clusters: NDArray[Any], level: float) -> tuple[float, float]:
     """Wilson's interval with the number of independent episodes that the repeats within clusters are worth."""
     rate, n = float(outcome.mean()), outcome.size
     index = np.unique(clusters, return_inverse=True)[1]

@@ -28,6 +28,7 @@ from apev.agents import (
 )
 from apev.agents.discrete.base import QAgent
 from apev.api import Extras, train
+from apev.behaviour import Adapt
 from apev.belief import BeliefFilter
 from apev.data import Dataset, Sampler
 from apev.envs import ImageSet, Room, collect
@@ -40,7 +41,7 @@ from apev.experiments.locked_doors.page import write_report
 from apev.experiments.locked_doors.replays import pick_replays
 from apev.files import read_lines, write_json
 from apev.loop import Evaluator, Schedule
-from apev.policy import Adapt, Policy
+from apev.policy import Policy
 from apev.rollout import Rollout, rollout
 
 Scale = Literal["smoke", "demo", "small", "cpu", "paper"]

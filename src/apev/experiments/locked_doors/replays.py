@@ -64,7 +64,8 @@ def door_tries(result: Rollout, episodes: TestEpisodes) -> np.ndarray:
 
 def door_bumps(result: Rollout, episodes: TestEpisodes) -> np.ndarray:
     """How many different locked doors each traced episode tried: [n]."""
-    return (door_tries(result, episodes)[:, :, None] == np.arange(4)).any(0).sum(1)
+    bumps: np.ndarray = (door_tries(result, episodes)[:, :, None] == np.arange(4)).any(0).sum(1)
+    return bumps
 
 
 def believed_doors(result: Rollout, doors: np.ndarray, episodes: TestEpisodes) -> np.ndarray:

@@ -87,14 +87,16 @@ def check_door_prior(prior: Sequence[float] | NDArray[Any] | None) -> NDArray[np
     p = np.asarray(prior, dtype=np.float64)
     if p.shape != (4,) or not np.all(np.isfinite(p)) or p.min() < 0 or p.sum() <= 0:
         raise ValueError(f"door_prior: need four probabilities, one a door, got {prior!r}")
-    return p / p.sum()
+    normed: NDArray[np.float64] = p / p.sum()
+    return normed
 
 
 def door_posterior(prior: NDArray[np.float64], refuted: BoolArray) -> NDArray[np.float64]:
     """[..., 4]: `prior` after the doors in `refuted` [..., 4] were found locked; even if it excludes the rest."""
     left = np.where(refuted, 0.0, prior)
     left = np.where(left.sum(-1, keepdims=True) > 0, left, ~refuted)
-    return left / np.maximum(left.sum(-1, keepdims=True), 1e-300)
+    normed: NDArray[np.float64] = left / np.maximum(left.sum(-1, keepdims=True), 1e-300)
+    return normed
 
 
 class LockedDoorsEnv(gymnasium.Env[Any, Any]):

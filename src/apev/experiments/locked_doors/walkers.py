@@ -44,7 +44,8 @@ class OraclePolicy:
         self, x: ArrayLike, y: ArrayLike, tried: ArrayLike | None = None, belief: ArrayLike | None = None
     ) -> NDArray[np.float64]:
         """How many steps `act` needs on average from (x, y), leaving included."""
-        return self._value[self._open(tried, belief), np.asarray(y), np.asarray(x)]
+        steps: NDArray[np.float64] = self._value[self._open(tried, belief), np.asarray(y), np.asarray(x)]
+        return steps
 
     @staticmethod
     def _open(tried: ArrayLike | None, belief: ArrayLike | None) -> IntArray:
@@ -52,7 +53,8 @@ class OraclePolicy:
             possible = np.asarray(belief) > 0
         else:
             possible = np.ones(4, dtype=np.bool_) if tried is None else ~np.asarray(tried, dtype=np.bool_)
-        return possible @ np.array([1, 2, 4, 8])
+        doors: IntArray = possible @ np.array([1, 2, 4, 8])
+        return doors
 
 
 def towards(room: Room, x: IntArray, y: IntArray, door: IntArray, luck: NDArray[np.float64]) -> IntArray:

@@ -99,7 +99,8 @@ class ProcgenMaze:
     def picture(self) -> NDArray[np.uint8]:
         """What the mouse's player sees now: [64, 64, 3]."""
         _, obs, _ = self._env.observe()
-        return obs["rgb"][0].copy()
+        pixels: NDArray[np.uint8] = obs["rgb"][0].copy()
+        return pixels
 
     def picture_at(self, x: int, y: int, left: bool = True) -> NDArray[np.uint8]:
         """The picture with the mouse in a cell, looking left or right. The mouse stays there."""

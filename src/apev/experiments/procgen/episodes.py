@@ -24,14 +24,16 @@ def ends_in_loop(trail: NDArray[np.int64]) -> NDArray[np.bool_]:
     last = trail[-WINDOW:]
     if len(last) < WINDOW:
         return np.zeros(trail.shape[1], dtype=bool)
-    return np.any([(last[period:] == last[:-period]).all(0) for period in range(1, LONGEST + 1)], axis=0)
+    repeats: NDArray[np.bool_] = np.any([(last[period:] == last[:-period]).all(0) for period in range(1, LONGEST + 1)], axis=0)
+    return repeats
 
 
 def is_confined(trail: NDArray[np.int64]) -> NDArray[np.bool_]:
     """[n]: whether the last steps of each column of cells [T, n] stay within a few cells."""
     last = np.sort(trail[-WINDOW:], axis=0)
     distinct = 1 + (np.diff(last, axis=0) != 0).sum(0)
-    return (distinct <= FEW) & (len(trail) >= WINDOW)
+    near: NDArray[np.bool_] = (distinct <= FEW) & (len(trail) >= WINDOW)
+    return near
 
 
 def records(

@@ -24,6 +24,7 @@ from rich.console import Console
 from apev.agents import Agent, APEVC51Config, C51Config, C51LCBConfig
 from apev.agents.registry import agent_of
 from apev.api import Extras, train
+from apev.behaviour import Adapt
 from apev.data import Dataset
 from apev.data.prioritised import PrioritisedSampler
 from apev.data.returns import logged_returns
@@ -37,7 +38,7 @@ from apev.experiments.procgen.report import print_mazes, summarise_mazes, write_
 from apev.experiments.procgen.world import BatchedMaze
 from apev.files import read_lines, write_json
 from apev.loop import Evaluator, Schedule
-from apev.policy import Adapt, Policy
+from apev.policy import Policy
 from apev.progress import progress_bar
 from apev.rollout import rollout
 

@@ -74,7 +74,8 @@ class MazeEnv(gymnasium.Env[Any, Any]):
         return self._picture() if self.render_mode else None
 
     def _picture(self) -> NDArray[np.uint8]:
-        return self._draw.pictures(self.maze, self.maze.cells[[self.cell]], np.array([self.left]))[0]
+        picture: NDArray[np.uint8] = self._draw.pictures(self.maze, self.maze.cells[[self.cell]], np.array([self.left]))[0]
+        return picture
 
     def _info(self) -> dict[str, Any]:
         x, y = self.maze.cells[self.cell]
@@ -147,4 +148,5 @@ class BatchedMaze:
         return self._observation(), reward, self.terminated.copy(), self.truncated.copy(), info
 
     def _observation(self) -> NDArray[np.int64]:
-        return self.first[self.which] + 2 * self.cell + self.left
+        shown: NDArray[np.int64] = self.first[self.which] + 2 * self.cell + self.left
+        return shown

@@ -83,7 +83,8 @@ class City:
     def side_street(self) -> BoolArray:
         """[S]: the cells of the side street, its two ends on the wide road not counted."""
         x, y = self.cells.T
-        return (y == self.height - 1) & (x > 0) & (x < self.width - 1)
+        inside: BoolArray = (y == self.height - 1) & (x > 0) & (x < self.width - 1)
+        return inside
 
     def moves(self, blocked: bool) -> IntArray:
         """[S, 4]: the cell each action leads to."""
