@@ -266,4 +266,4 @@ def _shorten(folder: Path) -> None:
 
 
 def _kept(row: dict[str, Any]) -> bool:
-    return row.get("level", row.get("picture", 0)) % 100 == 0
+    return int(row.get("level", row.get("picture", 0))) % 100 == 0

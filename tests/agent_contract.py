@@ -199,9 +199,9 @@ class AgentContract:
         data = puzzle(kind)
 
         def run(folder: str, resume: bool = False, evaluator: Any = None) -> Agent:
-            agent, schedule = build(self.agent, self.settings, data), Schedule(8, 2, 5, 2)
+            agent: Agent = build(self.agent, self.settings, data)
             how: dict[str, Any] = {"resume": resume, "evaluator": evaluator, "console": QUIET}
-            train(agent, sampler_of(data), tmp_path / folder, schedule, **how)
+            train(agent, sampler_of(data), tmp_path / folder, Schedule(8, 2, 5, 2), **how)
             return agent
 
         whole = run("whole")

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -24,7 +25,7 @@ SKILL = {
 }
 
 
-def make_episodes(seeds: int = 3, pictures: int = 60, members: int = 5) -> list[dict]:
+def make_episodes(seeds: int = 3, pictures: int = 60, members: int = 5) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     hardness = rng.random(pictures)
     rows = []
@@ -54,7 +55,7 @@ def make_episodes(seeds: int = 3, pictures: int = 60, members: int = 5) -> list[
     return rows
 
 
-def make_curves(seeds: int = 3) -> list[dict]:
+def make_curves(seeds: int = 3) -> list[dict[str, Any]]:
     rng = np.random.default_rng(1)
     return [
         {
@@ -71,12 +72,12 @@ def make_curves(seeds: int = 3) -> list[dict]:
     ]
 
 
-def make_replay(label: int, visits: list[int], start: tuple[int, int], policy: str = "ape-v", seed: int = 0) -> dict:
+def make_replay(label: int, visits: list[int], start: tuple[int, int], policy: str = "ape-v", seed: int = 0) -> dict[str, Any]:
     """Walk to the doors of `visits` in turn; the last one opens when it is the label's."""
     member_doors = [visits[0], visits[0], visits[-1], visits[len(visits) // 2], visits[0]]
     belief = np.full(5, 0.2)
     x, y = start
-    steps: list[dict] = []
+    steps: list[dict[str, Any]] = []
 
     def note(action: int | None, event: str) -> None:
         doors = [float(sum(b for b, d in zip(belief, member_doors, strict=True) if d == door)) for door in range(4)]
@@ -112,7 +113,7 @@ def make_replay(label: int, visits: list[int], start: tuple[int, int], policy: s
     }
 
 
-def make_replays() -> dict:
+def make_replays() -> dict[str, Any]:
     room = {"size": 9, "doors": DOORS, "actions": ["up", "right", "down", "left"]}
     replays = [
         make_replay(2, [1, 2], (2, 6), seed=0),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from agent_contract import KINDS, AgentContract, build, puzzle, sampler_of
+from by_hand import linear
 from torch import Tensor
 
 from apev import belief as beliefs
@@ -111,16 +112,18 @@ def set_table(net: QEnsemble, table: Any, by_belief: Any = None) -> None:
     K, _, A = plain.shape
     by_belief = torch.zeros(K, K, A) if by_belief is None else torch.tensor(by_belief, dtype=torch.float32)
     with torch.no_grad():
-        net.heads.layers[0].weight.copy_(torch.cat([plain, by_belief], 1) if net.belief == "input" else plain)
-        net.heads.layers[0].bias.zero_()
+        heads = linear(net.heads.layers[0])
+        heads.weight.copy_(torch.cat([plain, by_belief], 1) if net.belief == "input" else plain)
+        heads.bias.zero_()
         if net.correction is not None:
-            net.correction.layers[0].weight.copy_(torch.cat([torch.zeros_like(plain), by_belief], 1))
-            net.correction.layers[0].bias.zero_()
+            correction = linear(net.correction.layers[0])
+            correction.weight.copy_(torch.cat([torch.zeros_like(plain), by_belief], 1))
+            correction.bias.zero_()
 
 
 def gradient(agent: QAgent, part: str = "heads") -> Tensor:
     """dL / d weight [K, S (+ K), A] of the last update."""
-    grad = getattr(agent.net, part).layers[0].weight.grad
+    grad = linear(getattr(agent.net, part).layers[0]).weight.grad
     assert grad is not None
     return grad
 
@@ -149,7 +152,8 @@ STEPS = ((0, 1, 1.0, 1, 0), (1, 0, -2.0, 0, 1))
 
 
 def dqn(**settings: Any) -> DQN:
-    agent = DQN(LAYOUT, DQNConfig(**({"members": 2, "gamma": 0.5, "hidden": (), "floor": 0.0} | settings)), num_groups=2)
+    fixed: dict[str, Any] = {"members": 2, "gamma": 0.5, "hidden": (), "floor": 0.0}
+    agent = DQN(LAYOUT, DQNConfig(**(fixed | settings)), num_groups=2)
     set_table(agent.net, TABLE)
     set_table(agent.target, TARGET)
     return agent
@@ -167,12 +171,12 @@ def test_dqn_loss_by_hand() -> None:
 def test_a_member_does_not_train_on_contexts_held_out_from_it() -> None:
     agent = dqn(bootstrap=0.5)
     agent.trains_on.copy_(torch.tensor([[True, True], [True, False]]))
-    before = agent.net.heads.layers[0].weight.detach().clone()
+    before = linear(agent.net.heads.layers[0]).weight.detach().clone()
     metrics = agent.update(steps(*STEPS))
     # A member sees half of the rows on average, so its mean over rows is divided by one half.
     assert float(metrics["loss"]) == pytest.approx((19**2 + 5**2 + 3.5**2) / (2 * 0.5) / 2)
     torch.testing.assert_close(gradient(agent), torch.tensor([[[0.0, -38], [10, 0]], [[0, -7], [0, 0]]]))
-    after = agent.net.heads.layers[0].weight.detach()
+    after = linear(agent.net.heads.layers[0]).weight.detach()
     assert torch.equal(after[1, 1], before[1, 1])
     assert not torch.equal(after[0, 1], before[0, 1])
 
@@ -187,9 +191,10 @@ def test_masks_hold_out_the_asked_share_and_every_context_teaches_somebody() -> 
 
 def test_the_target_network_moves_by_its_rate_and_gets_no_gradient() -> None:
     agent = dqn(target_rate=0.25, prior_scale=0.0)
-    old = agent.target.heads.layers[0].weight.clone()
+    target, net = linear(agent.target.heads.layers[0]), linear(agent.net.heads.layers[0])
+    old = target.weight.clone()
     agent.update(steps(*STEPS))
-    new, online = agent.target.heads.layers[0].weight, agent.net.heads.layers[0].weight.detach()
+    new, online = target.weight, net.weight.detach()
     torch.testing.assert_close(new, 0.75 * old + 0.25 * online)
     # Nor a history: were each move recorded, memory would grow with every update.
     assert not any(p.requires_grad for p in agent.target.parameters())
@@ -291,7 +296,14 @@ def test_lcb_of_one_member_is_dqn() -> None:
 
 def apev(**settings: Any) -> APEV:
     """Two members. Dirichlet(1e8) draws b = (1/2, 1/2) to four digits, so that numbers can be worked out by hand."""
-    fixed = {"members": 2, "gamma": 0.5, "hidden": (), "concentration": 1e8, "floor": 0.0, "likelihood": "paper"}
+    fixed: dict[str, Any] = {
+        "members": 2,
+        "gamma": 0.5,
+        "hidden": (),
+        "concentration": 1e8,
+        "floor": 0.0,
+        "likelihood": "paper",
+    }
     fixed |= {"bootstrap": 1.0, "evidence_share": 0.0}
     agent = APEV(LAYOUT, APEVConfig(**(fixed | settings)), num_groups=1)
     set_table(agent.net, [[[1, 0], [2, 0]], [[3.5, 0], [0, 3]]])
@@ -474,8 +486,8 @@ def test_settings_of_an_older_file_are_read_under_todays_names() -> None:
     ],
 )
 def test_a_policy_of_an_older_version_loads(name: str, kind: str, old: dict[str, str], tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"ape-v": {"members": 2, "concentration": 0.3}, "ape-v-sac": {"critics": 3}}.get(name, {})
-    agent = build(name, settings, puzzle(kind))
+    settings: dict[str, Any] = {"ape-v": {"members": 2, "concentration": 0.3}, "ape-v-sac": {"critics": 3}}
+    agent = build(name, settings.get(name, {}), puzzle(kind))
     Policy(agent).save(tmp_path)
     about = read_json(tmp_path / "policy.json")
     about["config"] = {old.get(setting, setting): value for setting, value in about["config"].items()}

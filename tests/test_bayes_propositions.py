@@ -60,7 +60,8 @@ def test_the_gradient_equals_a_finite_difference() -> None:
         def policy(states: np.ndarray, beliefs: np.ndarray, time: int) -> np.ndarray:
             logits = np.einsum("nai,ni->na", parameters[states], np.concatenate([np.ones((len(states), 1)), beliefs], 1))
             weights = np.exp(logits)
-            return weights / weights.sum(1, keepdims=True)
+            normed: np.ndarray = weights / weights.sum(1, keepdims=True)
+            return normed
 
         return evaluate_belief(posterior, policy).mean
 

@@ -97,7 +97,7 @@ def test_looking_is_worth_its_price_only_if_it_is_cheap() -> None:
 
 def test_chance_makes_loops_and_the_value_is_still_exact() -> None:
     """A step that succeeds with 1/4 takes 4 tries."""
-    mdp = TabularMDP.from_dense([[[0.75, 0.25]], [[0, 1]]], [[-1.0], [0.0]], terminal=[1])
+    mdp = TabularMDP.from_dense([[[0.75, 0.25]], [[0.0, 1.0]]], [[-1.0], [0.0]], terminal=[1])
     assert solve(Posterior([mdp])).value == pytest.approx(-4, abs=1e-12)
     for gamma in (1.0, 0.9):
         posterior = slippery((0, 5), gamma)

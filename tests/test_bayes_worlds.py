@@ -61,7 +61,7 @@ def test_dense_sparse_and_listed_worlds_are_the_same() -> None:
 def test_a_reward_may_depend_on_the_next_state() -> None:
     reward = np.zeros((2, 1, 2))
     reward[0, 0] = [1.0, 5.0]
-    mdp = TabularMDP.from_dense([[[0.25, 0.75]], [[0, 1]]], reward, terminal=[1])
+    mdp = TabularMDP.from_dense([[[0.25, 0.75]], [[0.0, 1.0]]], reward, terminal=[1])
     assert mdp.expected_reward[0, 0] == pytest.approx(0.25 * 1 + 0.75 * 5)
 
 
@@ -106,7 +106,7 @@ def test_a_posterior_that_is_none_is_named() -> None:
 
 def test_bayes_rule_by_hand() -> None:
     """Two coins that land in state 1 with 3/4 and 1/4; a reward that only one of them pays; an end that only one has."""
-    worlds = [TabularMDP.from_dense([[[1 - p, p]], [[0, 1]]], [[0.0], [0.0]], gamma=0.9) for p in (0.75, 0.25)]
+    worlds = [TabularMDP.from_dense([[[1 - p, p]], [[0.0, 1.0]]], [[0.0], [0.0]], gamma=0.9) for p in (0.75, 0.25)]
     posterior = Posterior(worlds, [0.5, 0.5])
     b = belief_update(posterior, posterior.prior, 0, 0, 0.0, 1)
     np.testing.assert_allclose(b, [0.75, 0.25])
@@ -210,7 +210,7 @@ def test_an_episode_of_the_chain() -> None:
     env = chain_env(2)
     state, info = env.reset(seed=0, options={"hypothesis": 1})
     assert (int(state), info["hypothesis"]) == (2, 1)
-    for action, expected, belief, over in [(1, 3, [0.5, 0.5], False), (1, 4, [0, 1], False), (0, 3, [0, 1], False)]:
+    for action, expected, belief, over in [(1, 3, [0.5, 0.5], False), (1, 4, [0.0, 1.0], False), (0, 3, [0.0, 1.0], False)]:
         state, reward, terminated, truncated, info = env.step(action)
         assert (int(state), reward, terminated, truncated) == (expected, -1.0, over, False)
         np.testing.assert_allclose(info["oracle_belief"], belief)

@@ -10,7 +10,7 @@ def run(name: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(BENCHMARKS / name), *words], capture_output=True, text=True, timeout=120)
 
 
-def test_locked_doors_ends_with_its_two_numbers():
+def test_locked_doors_ends_with_its_two_numbers() -> None:
     tiny = ["--rounds", "1", "--updates", "2", "--threads", "1", "--batch-images", "2", "--per-image", "4"]
     done = run("locked_doors.py", "--agent", "ape-v", *tiny)
     assert done.returncode == 0, done.stderr
@@ -22,13 +22,13 @@ def test_locked_doors_ends_with_its_two_numbers():
     assert answer["threads"] == 1
 
 
-def test_locked_doors_names_a_senseless_option():
+def test_locked_doors_names_a_senseless_option() -> None:
     done = run("locked_doors.py", "--rounds", "0")
     assert done.returncode != 0
     assert "--rounds is 0. Fix" in done.stderr
 
 
-def test_maze_ends_with_its_three_numbers():
+def test_maze_ends_with_its_three_numbers() -> None:
     tiny = ["--renderer", "simple", "--mode", "easy", "--levels", "2", "--rounds", "1", "--updates", "1", "--threads", "1"]
     done = run("maze.py", *tiny, "--batch-levels", "1", "--batch-rows", "2")
     assert done.returncode == 0, done.stderr
@@ -38,13 +38,13 @@ def test_maze_ends_with_its_three_numbers():
     assert answer["ms_per_level"] > 0
 
 
-def test_maze_names_a_senseless_option():
+def test_maze_names_a_senseless_option() -> None:
     done = run("maze.py", "--rounds", "0")
     assert done.returncode != 0
     assert "--rounds is 0. Fix" in done.stderr
 
 
-def test_out_of_memory_ends_with_its_ratio(tmp_path: Path):
+def test_out_of_memory_ends_with_its_ratio(tmp_path: Path) -> None:
     tiny = ["--gb", "0.02", "--limit-gb", "1", "--batches", "10", "--rounds", "1", "--memory-rows", "2000"]
     done = run("out_of_memory.py", *tiny, "--folder", str(tmp_path / "data"))
     assert done.returncode == 0, done.stderr
@@ -53,19 +53,19 @@ def test_out_of_memory_ends_with_its_ratio(tmp_path: Path):
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_out_of_memory_names_a_senseless_option():
+def test_out_of_memory_names_a_senseless_option() -> None:
     done = run("out_of_memory.py", "--gb", "0")
     assert done.returncode != 0
     assert "Fix" in done.stderr
 
 
-def test_sac_n_names_a_senseless_option():
+def test_sac_n_names_a_senseless_option() -> None:
     done = run("sac_n.py", "--rounds", "0")
     assert done.returncode != 0
     assert "--rounds 0 --updates 10. Fix" in done.stderr
 
 
-def test_sac_n_times_every_contestant_of_ours():
+def test_sac_n_times_every_contestant_of_ours() -> None:
     name = "APE-V, 9 members, shared"
     words = [sys.executable, str(BENCHMARKS / "sac_n.py"), "--work", name, "1"]
     done = subprocess.run(words, input="1\n2\n", capture_output=True, text=True, timeout=120)

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import torch
 from agent_contract import AgentContract
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import there
 
 from apev.agents import APEVC51, C51, C51LCB, APEVC51Config, C51Config, C51LCBConfig
 from apev.agents.distributional import symmetries
@@ -16,6 +18,7 @@ from apev.data.batch import Layout
 from apev.data.prioritised import PrioritisedSampler
 from apev.data.returns import logged_returns
 from apev.experiments.procgen.log import log_mazes, make_mazes
+from apev.experiments.procgen.maze import Maze
 from apev.experiments.procgen.world import BatchedMaze
 from apev.nn.encoders import impala_encoder
 from apev.nn.qnets import CategoricalEnsemble
@@ -25,7 +28,7 @@ from apev.rollout import rollout
 MAZES = [maze for maze in make_mazes(0, 40, "easy") if maze.size <= 5][:4]
 LOG = log_mazes(MAZES, "simple")
 RETURNS = logged_returns(LOG, 0.99, -1.0)
-SMALL = {"features": 16, "lr": 1e-3}
+SMALL: dict[str, Any] = {"features": 16, "lr": 1e-3}
 
 
 class TestC51(AgentContract):
@@ -41,7 +44,7 @@ class TestC51LCB(AgentContract):
 # ---------------------------------------------------------------------- projection
 
 
-def test_projection_by_hand():
+def test_projection_by_hand() -> None:
     atoms = torch.tensor([0.0, 1.0, 2.0])
     half = torch.tensor([0.5, 0.25, 0.25])
     # 0.5 + 0.5 z: returns 0.5, 1, 1.5. Half of the first and of the last fall to their neighbours.
@@ -70,7 +73,7 @@ def slow_projection(p: np.ndarray, gain: float, fade: float, atoms: np.ndarray) 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10_000), st.floats(-40, 20), st.floats(0, 1), st.integers(2, 81))
-def test_projection_is_the_printed_one(seed, gain, fade, count):
+def test_projection_is_the_printed_one(seed: int, gain: float, fade: float, count: int) -> None:
     atoms = np.linspace(-31, 9, count)
     p = np.random.default_rng(seed).dirichlet(np.ones(count))
     ours = project(*(torch.tensor(x, dtype=torch.float64) for x in (p, gain, fade, atoms)))
@@ -81,7 +84,7 @@ def test_projection_is_the_printed_one(seed, gain, fade, count):
 # ---------------------------------------------------------------------- plans
 
 
-def slow_plan(maze, value: np.ndarray, depth: int, gamma: float = 0.99) -> np.ndarray:
+def slow_plan(maze: Maze, value: np.ndarray, depth: int, gamma: float = 0.99) -> np.ndarray:
     """V after `depth` backups within a maze, cell by cell."""
     v = value.astype(np.float64)
     for _ in range(depth):
@@ -95,7 +98,7 @@ def slow_plan(maze, value: np.ndarray, depth: int, gamma: float = 0.99) -> np.nd
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 60])
-def test_a_plan_is_so_many_backups(depth):
+def test_a_plan_is_so_many_backups(depth: int) -> None:
     maze, batch = MAZES[0], Sampler(LOG).batch(torch.from_numpy(np.flatnonzero(LOG.group == 0)))
     value = torch.randn(2, maze.count, generator=torch.Generator().manual_seed(depth)).double()
     graph = Graph.of(batch, 4, 0.99, -1.0)
@@ -106,10 +109,10 @@ def test_a_plan_is_so_many_backups(depth):
         np.testing.assert_allclose(ours[member], slow_plan(maze, value[member].numpy(), depth), atol=1e-5)
 
 
-def test_without_logged_steps_a_plan_is_the_value_itself():
+def test_without_logged_steps_a_plan_is_the_value_itself() -> None:
     batch = Sampler(LOG).batch(torch.tensor([0]))  # one transition: what follows it has no step in the batch
     graph = Graph.of(batch, 4, 0.9)
-    found = plan(graph, torch.zeros(1, len(batch.obs.pictures)), 5)
+    found = plan(graph, torch.zeros(1, len(there(batch.obs.pictures))), 5)
     alone = ~graph.logged.any(1)
     assert bool(alone.any()) or len(alone) == 1
     assert torch.equal(found.end[0, alone], torch.arange(len(alone))[alone])
@@ -117,7 +120,7 @@ def test_without_logged_steps_a_plan_is_the_value_itself():
 
 
 @pytest.mark.parametrize("kind", [C51, C51LCB, APEVC51])
-def test_deep_backups_arrive_at_the_logs_own_returns(kind):
+def test_deep_backups_arrive_at_the_logs_own_returns(kind: Any) -> None:
     config = {C51: C51Config, C51LCB: C51LCBConfig, APEVC51: APEVC51Config}[kind]
     agent = kind.for_data(LOG, config(backup_depth=80, **SMALL))
     rows = torch.arange(len(LOG))
@@ -135,7 +138,7 @@ def test_deep_backups_arrive_at_the_logs_own_returns(kind):
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
 @pytest.mark.parametrize("kind", [C51, APEVC51])
-def test_targets_look_so_many_logged_steps_ahead(kind, depth):
+def test_targets_look_so_many_logged_steps_ahead(kind: Any, depth: int) -> None:
     """The logged step, depth - 1 best steps of the log after it, then what the network says."""
     config = {C51: C51Config, APEVC51: APEVC51Config}[kind]
     agent = kind.for_data(LOG, config(members=1, backup_depth=depth, low=-61.0, atoms=141, **SMALL))
@@ -158,7 +161,7 @@ def test_targets_look_so_many_logged_steps_ahead(kind, depth):
     np.testing.assert_allclose((target[0] @ agent.net.atoms).detach(), expected, atol=0.1)  # the lowest atom cuts a little off
 
 
-def test_one_step_targets_by_hand():
+def test_one_step_targets_by_hand() -> None:
     agent = C51.for_data(LOG, C51Config(members=1, **SMALL))
     batch = PrioritisedSampler(LOG, 1).sample()
     table = agent.table(agent.net, agent.encode(batch.obs.pictures)).softmax(-1)
@@ -171,13 +174,13 @@ def test_one_step_targets_by_hand():
 # ---------------------------------------------------------------------- learning
 
 
-def test_loss_by_hand():
+def test_loss_by_hand() -> None:
     """One picture, one action: the cross-entropy of the two atoms around the known return."""
     agent = C51.for_data(LOG, C51Config(members=1, backup_depth=0, **SMALL))
     batch = PrioritisedSampler(LOG, 1, pictures=1, returns=RETURNS).sample()
     p = agent.table(agent.net, agent.encode(batch.obs.pictures)).softmax(-1)[0, 0].detach()  # [A, N]
     loss = 0.0
-    for action, value in zip(batch.action.tolist(), batch.returns.tolist(), strict=True):
+    for action, value in zip(batch.action.tolist(), there(batch.returns).tolist(), strict=True):
         place = (value + 31) / 0.5
         lower = int(place)
         upper = min(lower + 1, 80)  # a return on the last atom has nothing above
@@ -185,30 +188,29 @@ def test_loss_by_hand():
     assert float(agent.update(batch)["loss"]) == pytest.approx(loss / len(batch.action), rel=1e-4)
 
 
-def test_ranking_loss_by_hand():
+def test_ranking_loss_by_hand() -> None:
     """In each state the divergence of the actions' softmax; a row alone in its state has nothing to rank."""
     batch = PrioritisedSampler(LOG, 1, pictures=3, returns=RETURNS).sample()
+    returns, picture = there(batch.returns), there(batch.obs.picture)
     q = torch.randn(1, len(batch.action), generator=torch.Generator().manual_seed(0))
     found = ranking_loss(batch, q, q, 4)[0]
     for state in range(3):
-        mine = batch.obs.picture == state
-        p, ours = (np.exp(2 * v[mine].double().numpy()) for v in (batch.returns, q[0]))
+        mine = picture == state
+        p, ours = (np.exp(2 * v[mine].double().numpy()) for v in (returns, q[0]))
         p, ours = p / p.sum(), ours / ours.sum()
         np.testing.assert_allclose(found[mine], np.full(4, (p * np.log(p / ours)).sum()), rtol=1e-4)
-    torch.testing.assert_close(
-        ranking_loss(batch, batch.returns[None], q, 4)[0], torch.zeros(len(batch.action)), atol=1e-5, rtol=0
-    )
+    torch.testing.assert_close(ranking_loss(batch, returns[None], q, 4)[0], torch.zeros(len(batch.action)), atol=1e-5, rtol=0)
     alone = batch.action == 0
     few = replace(
         batch,
         action=batch.action[alone],
-        returns=batch.returns[alone],
-        obs=replace(batch.obs, picture=batch.obs.picture[alone]),
+        returns=returns[alone],
+        obs=replace(batch.obs, picture=picture[alone]),
     )
     torch.testing.assert_close(ranking_loss(few, q[:, alone], q[:, alone], 4), torch.zeros(1, 3))
 
 
-def test_the_scale_is_that_of_the_policys_own_steps():
+def test_the_scale_is_that_of_the_policys_own_steps() -> None:
     agent = C51.for_data(LOG, C51Config(members=2, **SMALL))
     batch = Sampler(LOG).batch(torch.arange(len(LOG)))
     flat = torch.full((len(LOG), 2), 0.5).log()
@@ -221,17 +223,17 @@ def test_the_scale_is_that_of_the_policys_own_steps():
 
 
 @pytest.mark.parametrize("pool", [False, True])
-def test_pictures_are_enlarged_for_the_encoder(pool):
+def test_pictures_are_enlarged_for_the_encoder(pool: bool) -> None:
     agent = C51.for_data(LOG, C51Config(members=1, enlarged=96, pool=pool, **SMALL))
     pictures = torch.randint(256, (3, 3, 64, 64), dtype=torch.uint8)
     larger = torch.nn.functional.interpolate(pictures.float(), size=(96, 96), mode="bilinear")
-    expected = agent.net.encoder(larger)
+    expected = there(agent.net.encoder)(larger)
     torch.testing.assert_close(agent.encode(pictures), expected)
     batch = PrioritisedSampler(LOG, 1).sample()
     assert torch.isfinite(agent.update(batch)["loss"])
 
 
-def test_a_pooled_encoder_reads_the_largest_of_every_channel():
+def test_a_pooled_encoder_reads_the_largest_of_every_channel() -> None:
     encoder, picture = impala_encoder(pool=True), torch.rand(2, 3, 64, 64)
     assert sum(p.numel() for p in encoder.parameters()) == 622_144 - (2048 - 32) * 256
     places = encoder[:-5](picture)  # before pooling
@@ -241,7 +243,7 @@ def test_a_pooled_encoder_reads_the_largest_of_every_channel():
 
 @pytest.mark.parametrize("depth", [0, 1, 40])
 @pytest.mark.parametrize("kind", [C51, APEVC51])
-def test_a_tiny_log_is_learned(kind, depth):
+def test_a_tiny_log_is_learned(kind: Any, depth: int) -> None:
     data = log_mazes(MAZES[:1], "simple")
     config = {C51: C51Config, APEVC51: APEVC51Config}[kind](members=2, backup_depth=depth, features=32, lr=3e-3)
     agent = kind.for_data(data, config)
@@ -254,7 +256,7 @@ def test_a_tiny_log_is_learned(kind, depth):
     assert all(bool(torch.isfinite(value)) for value in metrics.values())
 
 
-def test_with_known_returns_the_conservative_ensemble_trains_like_the_plain_one():
+def test_with_known_returns_the_conservative_ensemble_trains_like_the_plain_one() -> None:
     trained = []
     for kind, config in ((C51, C51Config), (C51LCB, C51LCBConfig)):
         agent = kind.for_data(LOG, config(backup_depth=0, **SMALL), seed=3)
@@ -265,7 +267,7 @@ def test_with_known_returns_the_conservative_ensemble_trains_like_the_plain_one(
     assert all(torch.equal(trained[0][key], trained[1][key]) for key in trained[0])
 
 
-def test_backup_depth_zero_asks_for_returns():
+def test_backup_depth_zero_asks_for_returns() -> None:
     agent = C51.for_data(LOG, C51Config(backup_depth=0, **SMALL))
     with pytest.raises(ValueError, match="logged_returns"):
         agent.update(PrioritisedSampler(LOG, 1).sample())
@@ -275,18 +277,18 @@ def test_backup_depth_zero_asks_for_returns():
     "wrong",
     [{"backup_depth": -1}, {"views": 9}, {"judged_by": "gut"}, {"low": 9.0}, {"atoms": 1}, {"members": 0}],
 )
-def test_senseless_settings_are_named(wrong):
+def test_senseless_settings_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="Fix"):
         C51.for_data(LOG, C51Config(**wrong))
 
 
 @pytest.mark.parametrize("wrong", [{"views": 2}, {"concentration": 0.0}, {"surprise": "home"}, {"beliefs": 0}])
-def test_senseless_settings_of_apev_are_named(wrong):
+def test_senseless_settings_of_apev_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="Fix"):
         APEVC51.for_data(LOG, APEVC51Config(**wrong))
 
 
-def test_symmetries_need_steps_in_a_square():
+def test_symmetries_need_steps_in_a_square() -> None:
     layout = Layout((), "observation", (3, 8, 8), 3)
     with pytest.raises(ValueError, match="left, down, up, right"):
         C51(layout, C51Config(augment=True))
@@ -295,7 +297,7 @@ def test_symmetries_need_steps_in_a_square():
 # ---------------------------------------------------------------------- symmetries and views
 
 
-def test_symmetries_map_steps_as_they_map_pictures():
+def test_symmetries_map_steps_as_they_map_pictures() -> None:
     """A dot that moves by an action, seen under a symmetry, moves by the action's image."""
     for symmetry in range(symmetries.COUNT):
         for action, (dx, dy) in enumerate(symmetries.MOVES):
@@ -307,42 +309,42 @@ def test_symmetries_map_steps_as_they_map_pictures():
             assert int(symmetries.ACTION_AFTER[symmetry, action]) == after
 
 
-def test_every_picture_under_its_own_symmetry():
+def test_every_picture_under_its_own_symmetry() -> None:
     pictures = torch.randint(255, (16, 3, 6, 6), dtype=torch.uint8)
     each = symmetries.transform_each(pictures, torch.arange(16) % 8)
     for i in range(16):
         assert torch.equal(each[i], symmetries.transform(pictures[i], i % 8))
 
 
-def test_views_of_a_turned_world_are_views_of_the_world():
+def test_views_of_a_turned_world_are_views_of_the_world() -> None:
     """What view 0 says of a turned picture about the turned action is what that view says of the picture itself."""
     agent = C51.for_data(LOG, C51Config(members=2, views=8, **SMALL))
     assert agent.members == 16
     batch = PrioritisedSampler(LOG, 1).sample()
     q = agent.values(agent.encode(batch.obs.pictures), batch.obs, torch.ones(1))  # [16, B, A]
     for view in (1, 6):
-        turned = replace(batch.obs, pictures=symmetries.transform(batch.obs.pictures, view))
+        turned = replace(batch.obs, pictures=symmetries.transform(there(batch.obs.pictures), view))
         seen = agent.values(agent.encode(turned.pictures), turned, torch.ones(1))[:2]
         action = symmetries.ACTION_AFTER[view]
         torch.testing.assert_close(q[2 * view : 2 * view + 2], seen[:, :, action], atol=1e-4, rtol=1e-4)
 
 
-def test_augmented_levels_are_the_same_worlds():
+def test_augmented_levels_are_the_same_worlds() -> None:
     """A symmetry moves pictures and actions together: rows keep their level, reward and end, and all four actions."""
     agent = C51.for_data(LOG, C51Config(augment=True, **SMALL))
     batch = PrioritisedSampler(LOG, 3).sample()
     other = symmetries.augmented(batch, LOG.num_groups, agent.generator)
     assert torch.equal(other.reward, batch.reward)
-    assert torch.equal(other.next_obs.picture, batch.next_obs.picture)
+    assert torch.equal(there(other.next_obs.picture), there(batch.next_obs.picture))
     order = torch.stack([torch.bincount(other.action[other.obs.picture == p], minlength=4) for p in range(3)])
     assert bool((order == order[:, :1]).all())
-    assert other.obs.pictures.shape == batch.obs.pictures.shape
+    assert there(other.obs.pictures).shape == there(batch.obs.pictures).shape
 
 
 # ---------------------------------------------------------------------- surprise
 
 
-def test_surprise_in_a_loop_adds_up():
+def test_surprise_in_a_loop_adds_up() -> None:
     """Around a closed way a member's TD errors along its own best steps sum to the number of steps, without discount."""
     agent = C51.for_data(LOG, C51Config(members=1, gamma=1.0, **SMALL))
     batch = PrioritisedSampler(LOG, 1).sample()
@@ -355,11 +357,12 @@ def test_surprise_in_a_loop_adds_up():
         if not bool(graph.discount[visited[-1], q[visited[-1]].argmax()]):
             pytest.skip("the untrained member finds the cheese")
     loop = visited[visited.index(cell) :]
-    rows = torch.tensor([int(((batch.obs.picture == c) & (batch.action == q[c].argmax())).nonzero()[0]) for c in loop])
+    picture, after = there(batch.obs.picture), there(batch.next_obs.picture)
+    rows = torch.tensor([int(((picture == c) & (batch.action == q[c].argmax())).nonzero()[0]) for c in loop])
     step = replace(
         batch,
-        obs=replace(batch.obs, vector=batch.obs.vector[rows], picture=batch.obs.picture[rows]),
-        next_obs=replace(batch.next_obs, vector=batch.next_obs.vector[rows], picture=batch.next_obs.picture[rows]),
+        obs=replace(batch.obs, vector=batch.obs.vector[rows], picture=picture[rows]),
+        next_obs=replace(batch.next_obs, vector=batch.next_obs.vector[rows], picture=after[rows]),
         action=batch.action[rows],
         reward=batch.reward[rows],
         terminated=batch.terminated[rows],
@@ -368,7 +371,7 @@ def test_surprise_in_a_loop_adds_up():
     assert float(errors.sum()) == pytest.approx(len(loop), abs=1e-3)
 
 
-def test_the_categorical_surprise_is_a_likelihood():
+def test_the_categorical_surprise_is_a_likelihood() -> None:
     agent = C51.for_data(LOG, C51Config(members=2, judged_by="categorical", **SMALL))
     batch = PrioritisedSampler(LOG, 1).sample()
     errors = agent.td_errors(batch, torch.zeros(len(batch.action), 2))
@@ -376,15 +379,15 @@ def test_the_categorical_surprise_is_a_likelihood():
     table = agent.table(agent.net, agent.encode(batch.obs.pictures)).softmax(-1)
     now = table[:, batch.obs.picture, batch.action]
     best = (table @ agent.net.atoms).argmax(-1)
-    row = 5
-    after = table[torch.arange(2), batch.next_obs.picture[row], best[:, batch.next_obs.picture[row]]]
+    row, then = 5, there(batch.next_obs.picture)
+    after = table[torch.arange(2), then[row], best[:, then[row]]]
     fade = 0.99 * (1 - batch.terminated[row])
     seen = project(after, (batch.reward[row] - 1).expand(2), fade.expand(2), agent.net.atoms)
     torch.testing.assert_close(likelihood[row], (now[:, row] * seen).sum(-1), atol=1e-5, rtol=1e-3)
 
 
 @pytest.mark.parametrize("where", ["paper", "certain"])
-def test_apev_is_surprised_where_it_says(where):
+def test_apev_is_surprised_where_it_says(where: Literal["paper", "certain"]) -> None:
     agent = APEVC51.for_data(LOG, APEVC51Config(surprise=where, **SMALL))
     batch = PrioritisedSampler(LOG, 1).sample()
     rows = len(batch.action)
@@ -396,7 +399,7 @@ def test_apev_is_surprised_where_it_says(where):
 # ---------------------------------------------------------------------- networks
 
 
-def test_impala_is_the_published_network():
+def test_impala_is_the_published_network() -> None:
     encoder = impala_encoder()
     assert sum(p.numel() for p in encoder.parameters()) == 622_144
     assert encoder(torch.zeros(2, 3, 64, 64)).shape == (2, 256)
@@ -405,7 +408,7 @@ def test_impala_is_the_published_network():
     assert shapes == [(*block, 3, 3) for block in blocks]
 
 
-def test_the_readout_is_linear_and_reads_the_belief():
+def test_the_readout_is_linear_and_reads_the_belief() -> None:
     net = CategoricalEnsemble(2, 4, 0, (3, 64, 64), belief=True)
     assert [tuple(p.shape) for p in net.readout.parameters()] == [(2, 258, 4 * 81), (2, 1, 4 * 81)]
     torch.testing.assert_close(net.atoms, torch.linspace(-31, 9, 81))

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,7 +123,7 @@ def test_a_lopsided_prior_goes_to_the_likelier_end_first() -> None:
 
 def test_the_chain_is_an_environment_and_refuses_nonsense() -> None:
     env = chain_env(4, horizon=100)
-    assert env.observation_space.n == 9
+    assert env.observation_space == Discrete(9)
     assert env.posterior.names == ("goal right", "goal left")
     for broken in (chain, adaptive_value, markov_value, markov_policy, paper_bound):
         with pytest.raises(ValueError, match=r"n is 0. Fix"):

@@ -242,8 +242,8 @@ def test_a_setting_that_cannot_work_is_told_before_training(
 
 
 def test_a_bad_log_is_told_with_column_row_and_fix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    columns = {"actions": [0, 1], "rewards": [0.0, np.nan], "terminated": [0, 1], "truncated": [0, 0]}
-    np.savez(tmp_path / "bad.npz", observations=np.zeros((2, 3)), **{k: np.array(v) for k, v in columns.items()})
+    columns: dict[str, Any] = {"actions": [0, 1], "rewards": [0.0, np.nan], "terminated": [0, 1], "truncated": [0, 0]}
+    np.savez(tmp_path / "bad.npz", observations=np.zeros((2, 3)), **columns)
     code, _, err = call(capsys, "train", "--data", str(tmp_path / "bad.npz"), "--out", str(tmp_path / "run"))
     assert code == 2
     assert_mentions(err, "rewards, row 1: value is NaN. Fix:")

@@ -21,6 +21,7 @@ from apev.data import Dataset
 from apev.data.batch import Layout
 from apev.envs.make import make
 from apev.policy import Policy
+from apev.signals import Stop
 
 TINY = OnlineConfig(steps=700, random_steps=100, batch_size=16, eval_every=200, eval_episodes=1, checkpoint_every=200)
 NET = SACConfig(hidden=(16,))
@@ -55,14 +56,14 @@ def test_replay_holds_what_the_environment_did(whole: OnlineSAC) -> None:
 
 def test_a_killed_teacher_ends_with_the_same_data(whole: OnlineSAC, tmp_path: Path) -> None:
     killed = teacher(tmp_path)
-    episodes = []
+    episodes: list[int] = []
 
-    def dies(stopped: list[int]) -> list[dict[str, object]]:
+    def dies(stop: Stop) -> list[dict[str, Any]]:
         if len(episodes) == 2:
             killed.replay.add(np.ones(3), np.ones(1), 9.0, np.ones(3), False, False)  # half an episode that is lost
             raise MemoryError
         episodes.append(1)
-        return OnlineSAC.episode(killed, stopped)
+        return OnlineSAC.episode(killed, stop)
 
     killed.episode = dies  # type: ignore[method-assign]
     with pytest.raises(MemoryError):

@@ -254,7 +254,7 @@ def test_names_and_notes_of_a_file_neither_steer_the_terminal_nor_crash(
     header = {"format": "apev.dataset", "version": 1, "num_actions": None, "source": {"notes": ["\x1b[2Jall gone"]}}
     np.savez(tmp_path / "log.npz", apev_header=np.array(json.dumps(header)), **good)
     bad = good | {f"observations/{key}": np.full(N, np.nan) for key in keys}
-    np.savez(tmp_path / "bad.npz", **bad, **{"next_observations/\x1b[31m": np.zeros(N)})
+    np.savez(tmp_path / "bad.npz", **bad | {"next_observations/\x1b[31m": np.zeros(N)})
     for words in (["info", "log.npz"], ["verify", "log.npz"], ["verify", "bad.npz"], ["convert", "log.npz", "out.npz"]):
         paths = [str(tmp_path / word) for word in words[1:]]
         code, out, err = call(capsys, words[0], *paths)

@@ -60,7 +60,7 @@ def test_the_v2_layout(tmp_path: Path) -> None:
     columns = walk()
     data = Dataset.load(d4rl(tmp_path / "halfcheetah_medium_replay-v2.hdf5", columns))
     assert (len(data), data.num_episodes, int(data.usable.sum()), data.discrete) == (ROWS, 5, ROWS, False)
-    assert (data.actions.dtype, data.actions.shape) == (np.float32, (ROWS, ACTIONS))
+    assert (data.actions.dtype, data.actions.shape) == (np.dtype(np.float32), (ROWS, ACTIONS))
     np.testing.assert_array_equal(data.terminated, columns["terminals"])
     np.testing.assert_array_equal(data.truncated, columns["timeouts"])
     np.testing.assert_array_equal(data.next_observations["observation"], columns["next_observations"])

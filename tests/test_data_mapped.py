@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,12 @@ def test_batches_are_those_of_columns_in_memory(
     monkeypatch.setattr(sampler_module, "SLOW", -1.0 if fetching else 1e9)
     fetched: list[int] = []
     original = Pages.fetch
-    monkeypatch.setattr(Pages, "fetch", lambda self, rows: (fetched.append(len(rows)), original(self, rows))[1])
+
+    def fetch(self: Pages, rows: Any) -> Any:
+        fetched.append(len(rows))
+        return original(self, rows)
+
+    monkeypatch.setattr(Pages, "fetch", fetch)
     memory, mapped = (Sampler(data, batch_size=32, seed=5) for data in pair)
     for _ in range(20):
         equal(memory.sample(), mapped.sample())

@@ -30,7 +30,9 @@ def play(env_id: str, episodes: int, limit: int, keyed: bool = False) -> list[An
     buffers = []
     for number in range(episodes):
         obs, _ = env.reset(seed=number)
-        seen, actions, rewards, ended, cut = [obs], [], [], [], []
+        seen, actions, cut = [obs], [], []
+        rewards: list[float] = []
+        ended: list[bool] = []
         while len(rewards) < limit + 3 * number and not (ended and ended[-1]):
             action = env.action_space.sample()
             obs, reward, terminated, _, _ = env.step(action)

@@ -125,7 +125,7 @@ def test_continuous_actions_are_float32_with_no_number() -> None:
     assert (data.discrete, data.num_actions, data.actions.dtype, data.actions.shape) == (
         False,
         None,
-        np.float32,
+        np.dtype(np.float32),
         (N, 2),
     )
     assert "2 continuous" in repr(data)

@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 import torch
 from agent_contract import QUIET
+from by_hand import linear
 from PIL import Image
 
+import apev
 from apev.agents import APEV, APEVConfig, DQNConfig
 from apev.cli import main
 from apev.data import Dataset
@@ -52,7 +54,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def summary(results: Path) -> dict[str, Any]:
-    return json.loads((results / "summary.json").read_text())
+    found: dict[str, Any] = json.loads((results / "summary.json").read_text())
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +185,7 @@ def test_a_finished_run_is_neither_overwritten_nor_trained_again(results: Path, 
 
 # ---------------------------------------------------------------------- its parts
 
-SMALL = {"members": 2, "hidden": (8,), "features": 4}
+SMALL: dict[str, Any] = {"members": 2, "hidden": (8,), "features": 4}
 TINY = Recipe(
     train_images=16,
     test_images=8,
@@ -200,13 +203,12 @@ def test_an_interrupted_experiment_goes_on_where_it_was(tmp_path: Path, monkeypa
     """A crash in the second agent: the first is not trained again, and the result is that of an undisturbed run."""
     whole = locked_doors.run(tmp_path / "whole", IMAGES, TINY, console=QUIET)
     trained: list[str] = []
-    real = locked_doors.train
 
     def train(log: Any, *, out: Path, **options: Any) -> Any:
         trained.append(out.name)
         if trained == ["ensemble-0", "ape-v-0"]:
             raise KeyboardInterrupt
-        return real(log, out=out, **options)
+        return apev.train(log, out=out, **options)
 
     monkeypatch.setattr(locked_doors, "train", train)
     with pytest.raises(KeyboardInterrupt):
@@ -274,7 +276,7 @@ def test_member_doors_are_the_doors_members_value_when_trusted_alone() -> None:
     dataset = Dataset.from_arrays(**columns, num_actions=4)
     recipe = replace(TINY, configs={"ape-v": APEVConfig(members=3, hidden=(), features=4)})
     agent = APEV.for_data(dataset, recipe.config("ape-v"))
-    layer = agent.net.heads.layers[0]
+    layer = linear(agent.net.heads.layers[0])
     with torch.no_grad():
         layer.weight.zero_()
         layer.bias.zero_()

@@ -101,7 +101,7 @@ def test_of_a_spec_the_id_and_plain_known_settings_count() -> None:
 
 
 def d4rl(path: Path, **replaced: Any) -> None:
-    columns = {"observations": np.zeros((8, 3), np.float32), "actions": np.zeros((8, 2), np.float32)}
+    columns: dict[str, Any] = {"observations": np.zeros((8, 3), np.float32), "actions": np.zeros((8, 2), np.float32)}
     columns |= {"rewards": np.zeros(8), "terminals": np.zeros(8, bool), "timeouts": np.arange(8) == 7}
     with h5py.File(path, "w") as file:
         for name, column in columns.items():
@@ -295,7 +295,7 @@ def test_a_file_cut_short_by_a_kill_does_not_lose_the_run(tmp_path: Path, name: 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(files.os, "replace", killed)
+    monkeypatch.setattr("apev.files.os.replace", killed)
     with pytest.raises(KeyboardInterrupt):
         files.write_text(out / name, "half a fi")
     monkeypatch.undo()

@@ -20,14 +20,14 @@ from apev.experiments.locked_doors.images import ImageSet, load_images
 BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 
 
-class Python2Pickler(pickle._Pickler):  # type: ignore[name-defined,misc]
+class Python2Pickler(pickle._Pickler):
     """Writes byte strings as Python 2 did, as CIFAR-10's files have them."""
 
-    dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)
 
     def save_py2_str(self, text: bytes) -> None:
-        self.write(pickle.BINSTRING + struct.pack("<i", len(text)) + text)
-        self.memoize(text)
+        self.write(pickle.BINSTRING + struct.pack("<i", len(text)) + text)  # type: ignore[attr-defined]
+        self.memoize(text)  # type: ignore[attr-defined]
 
     dispatch[bytes] = save_py2_str
 

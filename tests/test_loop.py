@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 import torch
 from agent_contract import QUIET, build, puzzle, sampler_of
+from by_hand import linear
 from safetensors.torch import load_file
 
 import apev
-from apev.agents.discrete.dqn import DQN
+from apev.agents import APEV
+from apev.agents.agent import Agent
 from apev.cli import main
 from apev.data import Dataset, Sampler
 from apev.files import read_tensors
@@ -29,15 +31,18 @@ from apev.loop import run as train
 EVERY = Schedule(updates=12, log_every=2, eval_every=3, checkpoint_every=4)
 
 
-def make(seed: int = 0, **settings: Any) -> DQN:
-    return build("ape-v", {"members": 2, "hidden": (8,)} | settings, puzzle("dict"), seed)
+def make(seed: int = 0, **settings: Any) -> APEV:
+    agent = build("ape-v", {"members": 2, "hidden": (8,)} | settings, puzzle("dict"), seed)
+    assert isinstance(agent, APEV)
+    return agent
 
 
-def evaluator(agent: DQN, update: int) -> list[dict[str, Any]]:
-    return [{"policy": "ape-v", "success": float(agent.net.heads.layers[0].bias.detach().mean())}]
+def evaluator(agent: Agent, update: int) -> list[dict[str, Any]]:
+    assert isinstance(agent, APEV)
+    return [{"policy": "ape-v", "success": float(linear(agent.net.heads.layers[0]).bias.detach().mean())}]
 
 
-def run(folder: Path, schedule: Schedule = EVERY, agent: DQN | None = None, **options: Any) -> DQN:
+def run(folder: Path, schedule: Schedule = EVERY, agent: APEV | None = None, **options: Any) -> APEV:
     agent = agent or make()
     train(agent, sampler_of(puzzle("dict")), folder, schedule, evaluator=evaluator, console=QUIET, **options)
     return agent
@@ -73,7 +78,7 @@ class Stop(Exception):  # noqa: N818
     """Stands for a crash."""
 
 
-def crash_at(update: int, agent: DQN) -> DQN:
+def crash_at(update: int, agent: APEV) -> APEV:
     """The agent, broken: its update number `update` never happens."""
     learn, count = agent.update, 0
 
@@ -265,7 +270,7 @@ def test_a_difference_is_told_by_name_and_a_setting_the_run_did_not_know_is_one(
 
 
 @pytest.mark.parametrize("bad", [{"updates": -1}, {"log_every": 0}, {"checkpoint_every": 0}, {"eval_every": -1}])
-def test_an_impossible_schedule_is_refused(tmp_path: Path, bad: dict[str, int]) -> None:
+def test_an_impossible_schedule_is_refused(tmp_path: Path, bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         run(tmp_path / "run", Schedule(**({"updates": 4} | bad)))
 
@@ -365,7 +370,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(log: Path, whole: Path, tmp_pat
     assert_same_run(whole, out)
 
 
-def signalled(update: int, number: int) -> DQN:
+def signalled(update: int, number: int) -> APEV:
     """An agent in whose update number `update` the process is told to stop."""
     agent = make()
     learn, count = agent.update, 0
@@ -395,7 +400,7 @@ def test_a_signal_saves_before_it_stops(tmp_path: Path, capfd: pytest.CaptureFix
 
 
 def test_an_evaluation_is_not_waited_for(tmp_path: Path) -> None:
-    def slow(agent: DQN, update: int) -> list[dict[str, Any]]:
+    def slow(agent: Agent, update: int) -> list[dict[str, Any]]:
         if update == 6:
             signal.raise_signal(signal.SIGTERM)
             raise AssertionError("the evaluation went on")

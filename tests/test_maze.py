@@ -1,4 +1,5 @@
 import hashlib
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -6,11 +7,12 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import there
 
 import apev.envs  # noqa: F401 (registers the environments)
 from apev.commands.collect_maze import CollectMaze
 from apev.experiments.procgen.log import TEST_LEVELS, log_mazes, make_mazes
-from apev.experiments.procgen.maze import ACTIONS, CHEESE, HORIZON, MOVES, WORLD, make_maze
+from apev.experiments.procgen.maze import ACTIONS, CHEESE, HORIZON, MOVES, WORLD, Mode, make_maze
 from apev.experiments.procgen.pictures import SIDE, SimpleRenderer, make_renderer
 from apev.experiments.procgen.world import BatchedMaze, MazeEnv
 
@@ -21,7 +23,7 @@ levels = st.integers(0, 2**31 - 1)
 modes = st.sampled_from(sorted(WORLD))
 
 
-def digest(mode: str) -> str:
+def digest(mode: Mode) -> str:
     found = hashlib.sha256()
     for level in range(100):
         maze = make_maze(level, mode)
@@ -30,13 +32,13 @@ def digest(mode: str) -> str:
 
 
 @pytest.mark.parametrize("mode", sorted(WORLD))
-def test_layouts_are_those_of_procgen(mode):
+def test_layouts_are_those_of_procgen(mode: Mode) -> None:
     assert digest(mode) == DIGESTS[mode]
 
 
 @settings(deadline=None, max_examples=40)
 @given(levels, modes)
-def test_a_maze_is_a_tree_in_the_middle_of_the_board(level, mode):
+def test_a_maze_is_a_tree_in_the_middle_of_the_board(level: int, mode: Mode) -> None:
     maze = make_maze(level, mode)
     steps = maze.following != np.arange(maze.count)[:, None]
     doors = maze.distance[-1] == 0
@@ -46,21 +48,21 @@ def test_a_maze_is_a_tree_in_the_middle_of_the_board(level, mode):
     assert maze.distance.max() < len(maze.cells)  # the cheese is reached from everywhere
     assert maze.size % 2 == 1
     assert 3 <= maze.size <= WORLD[mode]
-    edge = maze.grid.any(0).nonzero()[0]
+    edge = np.flatnonzero(maze.grid.any(0))
     assert (edge[0], edge[-1]) == (maze.margin, maze.margin + maze.size - 1)
     assert tuple(maze.cells[maze.start]) == (maze.margin, maze.margin) != maze.goal
 
 
 @settings(deadline=None, max_examples=20)
 @given(levels, modes)
-def test_distances_fall_by_one_along_the_best_step_and_by_no_more(level, mode):
+def test_distances_fall_by_one_along_the_best_step_and_by_no_more(level: int, mode: Mode) -> None:
     maze = make_maze(level, mode)
     after = maze.distance[maze.following]
     np.testing.assert_array_equal(after.min(1), maze.distance[:-1] - 1)
     assert (np.abs(after - maze.distance[:-1, None]) <= 1).all()
 
 
-def test_steps_go_where_their_names_say():
+def test_steps_go_where_their_names_say() -> None:
     maze = make_maze(3, "hard")
     assert ACTIONS == ("left", "down", "up", "right")
     for cell in range(maze.count):
@@ -72,7 +74,7 @@ def test_steps_go_where_their_names_say():
 
 
 @pytest.mark.parametrize(("level", "mode"), [(-1, "easy"), (2**31, "hard"), (0, "extreme")])
-def test_a_senseless_level_is_named(level, mode):
+def test_a_senseless_level_is_named(level: int, mode: Mode) -> None:
     with pytest.raises(ValueError, match="Fix"):
         make_maze(level, mode)
 
@@ -80,7 +82,7 @@ def test_a_senseless_level_is_named(level, mode):
 # ---------------------------------------------------------------------- pictures
 
 
-def test_our_pictures_differ_where_the_mouse_is_and_where_it_looks():
+def test_our_pictures_differ_where_the_mouse_is_and_where_it_looks() -> None:
     maze = make_maze(5, "hard")
     both = np.repeat(maze.cells[:-1], 2, axis=0), np.tile([False, True], maze.count)
     shown = SimpleRenderer().pictures(maze, *both)
@@ -91,7 +93,7 @@ def test_our_pictures_differ_where_the_mouse_is_and_where_it_looks():
     assert 0 < moved.sum() <= 12
 
 
-def test_our_pictures_have_the_maze_the_right_way_up():
+def test_our_pictures_have_the_maze_the_right_way_up() -> None:
     maze = make_maze(3, "easy")
     x, y = maze.cells[0]
     with_mouse = SimpleRenderer().pictures(maze, maze.cells[:1], np.array([False]))[0]
@@ -103,20 +105,20 @@ def test_our_pictures_have_the_maze_the_right_way_up():
             assert is_wall == (not maze.grid[cy, cx]), (cx, cy, x, y)
 
 
-def test_an_unknown_renderer_is_named():
+def test_an_unknown_renderer_is_named() -> None:
     with pytest.raises(ValueError, match="Fix: 'procgen' or 'simple'"):
-        make_renderer("blender", "easy")
+        make_renderer("blender", "easy")  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------- environments
 
 
-def test_gymnasium_accepts_the_environment():
+def test_gymnasium_accepts_the_environment() -> None:
     env = gymnasium.make("apev/Maze-v0", mode="easy", num_levels=5)
     check_env(env.unwrapped, skip_render_check=True)
 
 
-def test_an_episode_ends_with_the_cheese():
+def test_an_episode_ends_with_the_cheese() -> None:
     env = MazeEnv("easy")
     obs, info = env.reset(options={"level": 7})
     total = 0.0
@@ -130,7 +132,7 @@ def test_an_episode_ends_with_the_cheese():
         env.step(0)
 
 
-def test_many_mazes_step_as_one_does():
+def test_many_mazes_step_as_one_does() -> None:
     mazes = make_mazes(0, 6, "easy")
     batch, rng = BatchedMaze(mazes, copies=2), np.random.default_rng(0)
     seen = batch.reset()
@@ -152,7 +154,7 @@ def test_many_mazes_step_as_one_does():
     assert over.any()
 
 
-def test_time_is_up_after_the_horizon():
+def test_time_is_up_after_the_horizon() -> None:
     batch = BatchedMaze(make_mazes(0, 3, "easy"), horizon=5)
     batch.reset()
     for step in range(1, 6):
@@ -162,7 +164,7 @@ def test_time_is_up_after_the_horizon():
 
 
 @pytest.mark.parametrize("actions", [np.zeros(2, dtype=int), np.full(3, 4), np.full(3, -1), np.zeros(3)])
-def test_senseless_actions_are_named(actions):
+def test_senseless_actions_are_named(actions: np.ndarray) -> None:
     batch = BatchedMaze(make_mazes(0, 3, "easy"))
     batch.reset()
     with pytest.raises(ValueError, match="actions: need"):
@@ -172,12 +174,12 @@ def test_senseless_actions_are_named(actions):
 # ---------------------------------------------------------------------- the log
 
 
-def test_the_log_holds_every_step_from_every_cell_once():
+def test_the_log_holds_every_step_from_every_cell_once() -> None:
     mazes = make_mazes(0, 5, "easy")
     data = log_mazes(mazes, "simple")
     counts = [maze.count for maze in mazes]
     assert len(data) == 4 * sum(counts)
-    assert len(data.pictures) == sum(counts)
+    assert len(there(data.pictures)) == sum(counts)
     assert data.num_groups == 5
     np.testing.assert_array_equal(np.bincount(data.group), 4 * np.array(counts))
     assert data.usable.all()
@@ -193,15 +195,15 @@ def test_the_log_holds_every_step_from_every_cell_once():
         np.testing.assert_array_equal(then[~ends], expected[~ends])
 
 
-def test_the_log_shows_both_gazes_about_equally_often():
+def test_the_log_shows_both_gazes_about_equally_often() -> None:
     mazes = make_mazes(0, 20, "easy")
     data = log_mazes(mazes, "simple", seed=1)
     right = SimpleRenderer().pictures(mazes[0], mazes[0].cells[:-1], np.zeros(mazes[0].count, dtype=bool))
-    same = (data.pictures[: mazes[0].count] == right).all((1, 2, 3))
+    same = (there(data.pictures)[: mazes[0].count] == right).all((1, 2, 3))
     assert 0.2 < same.mean() < 0.8
 
 
-def test_collect_writes_a_file_that_loads(tmp_path, capsys):
+def test_collect_writes_a_file_that_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     CollectMaze(out=tmp_path / "maze.npz", levels=3, mode="easy", renderer="simple").run()
     from apev.data import Dataset
 
@@ -212,11 +214,11 @@ def test_collect_writes_a_file_that_loads(tmp_path, capsys):
         CollectMaze(levels=0, renderer="simple").run()
 
 
-def test_test_levels_are_not_training_levels():
+def test_test_levels_are_not_training_levels() -> None:
     assert TEST_LEVELS > 100_000
 
 
-def test_mazes_are_logged_from_the_command_line(tmp_path, capsys):
+def test_mazes_are_logged_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from apev.cli import main
     from apev.data import Dataset
 

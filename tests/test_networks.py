@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from agent_contract import build, puzzle
+from by_hand import linear
 from torch import nn
 
 from apev import belief as beliefs
@@ -50,7 +51,7 @@ def test_ensemble_mlp_is_an_mlp_a_member() -> None:
     mlp, x = EnsembleMLP(K, 5, (6, 7), 2), torch.randn(K, B, 5)
     for k in range(K):
         h = x[k]
-        for i, layer in enumerate(mlp.layers):
+        for i, layer in enumerate(map(linear, mlp.layers)):
             h = h @ layer.weight[k] + layer.bias[k]
             h = h.relu() if i < 2 else h
         torch.testing.assert_close(mlp(x)[k], h)
@@ -114,9 +115,9 @@ def test_encoder_reads_pictures_of_any_size(height: int, width: int) -> None:
 def test_encoder_is_the_papers() -> None:
     kinds = [type(layer) for layer in door_encoder()]
     assert kinds == [nn.Conv2d, nn.ReLU, nn.AvgPool2d] * 3 + [nn.Flatten, nn.Linear]
-    linear = door_encoder()[-1]
-    assert isinstance(linear, nn.Linear)
-    assert (linear.in_features, linear.out_features) == (32 * 4 * 4, 10)
+    last = door_encoder()[-1]
+    assert isinstance(last, nn.Linear)
+    assert (last.in_features, last.out_features) == (32 * 4 * 4, 10)
 
 
 @pytest.mark.parametrize("prior_scale", [0.0, 2.0])
@@ -174,7 +175,7 @@ def test_blind_members_cannot_tell_pictures_apart(prior_scale: float) -> None:
 
 def test_random_prior_is_added_and_never_trained() -> None:
     net = QEnsemble(K, A, 2, (3, 8, 8), hidden=(8,), prior_scale=3.0)
-    for layer in net.heads.layers:
+    for layer in map(linear, net.heads.layers):
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
     belief, vector = torch.full((B, K), 1 / K), torch.randn(B, 2)

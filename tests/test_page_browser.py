@@ -1,12 +1,21 @@
 """The report in a real browser: it loads offline, the replay moves, and the numbers are those of summary.json."""
 
+from __future__ import annotations
+
 import json
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from narrow import there
 from report_fixture import make_folder
 
 from apev.experiments.locked_doors.page import write_report
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'apev[test]'")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -26,7 +35,7 @@ ARGUMENTS = [
 
 
 @pytest.fixture(scope="module")
-def browser():
+def browser() -> Iterator[Browser]:
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=BROWSER, args=ARGUMENTS, timeout=PATIENCE)
         yield browser
@@ -34,18 +43,19 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(make_folder(tmp_path_factory.mktemp("results")))
 
 
 @pytest.fixture
-def page(browser, report, request):
+def page(browser: Browser, report: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
     """The open page; afterwards: no console errors, no exceptions, no request but the file itself."""
     width = getattr(request, "param", 1200)
     context = browser.new_context(viewport={"width": width, "height": 800})
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
-    troubles, requests = [], []
+    troubles: list[str] = []
+    requests: list[str] = []
     page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.on("request", lambda r: requests.append(r.url) if not r.url.startswith("data:") else None)
@@ -56,27 +66,27 @@ def page(browser, report, request):
     assert requests == [report.as_uri()]
 
 
-def slide(page, step):
+def slide(page: Page, step: int) -> None:
     page.locator("#replay-slider").evaluate(
         "(slider, step) => { slider.value = step; slider.dispatchEvent(new Event('input')) }", step
     )
 
 
-def position(page):
+def position(page: Page) -> tuple[int, int]:
     agent = page.locator("#replay-agent")
-    return int(agent.get_attribute("data-x")), int(agent.get_attribute("data-y"))
+    return int(there(agent.get_attribute("data-x"))), int(there(agent.get_attribute("data-y")))
 
 
-def test_numbers_equal_summary(page, report):
+def test_numbers_equal_summary(page: Page, report: Path) -> None:
     summary = json.loads((report.parent / "summary.json").read_text())
     assert page.locator("tr[data-policy]").count() == len(summary["policies"])
     for policy, numbers in summary["policies"].items():
         cell = page.locator(f"tr[data-policy='{policy}'] td[data-field=success]")
-        assert float(cell.get_attribute("data-value")) == numbers["success"]
+        assert float(there(cell.get_attribute("data-value"))) == numbers["success"]
         assert f"{numbers['success']:.3f}" in cell.inner_text()
 
 
-def test_slider_moves_the_replay(page, report):
+def test_slider_moves_the_replay(page: Page, report: Path) -> None:
     steps = json.loads((report.parent / "replays.json").read_text())["replays"][0]["steps"]
     assert page.locator("#replay-slider").get_attribute("max") == str(len(steps) - 1)
     places, texts = set(), set()
@@ -92,7 +102,7 @@ def test_slider_moves_the_replay(page, report):
     assert "leaves through the SHIP door" in page.locator("#replay-step").inner_text()
 
 
-def test_the_moment_it_changes_its_mind_is_marked(page, report):
+def test_the_moment_it_changes_its_mind_is_marked(page: Page, report: Path) -> None:
     steps = json.loads((report.parent / "replays.json").read_text())["replays"][0]["steps"]
     turn = next(i for i in range(1, len(steps)) if steps[i]["believed_door"] != steps[i - 1]["believed_door"])
     badge = page.locator("#replay-turn")
@@ -109,7 +119,7 @@ def test_the_moment_it_changes_its_mind_is_marked(page, report):
     assert f"belief moves to ship ({steps[turn]['doors'][2]:.2f})" in text
 
 
-def test_play_advances_and_pauses(page):
+def test_play_advances_and_pauses(page: Page) -> None:
     play = page.locator("#replay-play")
     play.click()
     page.wait_for_function("document.querySelector('#replay-slider').value >= 2", timeout=10_000)
@@ -119,7 +129,7 @@ def test_play_advances_and_pauses(page):
     assert page.locator("#replay-slider").input_value() == stopped
 
 
-def test_arrow_keys_step_with_and_without_focus_on_the_slider(page):
+def test_arrow_keys_step_with_and_without_focus_on_the_slider(page: Page) -> None:
     slider = page.locator("#replay-slider")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
@@ -131,7 +141,7 @@ def test_arrow_keys_step_with_and_without_focus_on_the_slider(page):
     assert page.locator("#replay-step").inner_text().startswith("step 2:")
 
 
-def test_another_episode_can_be_chosen(page, report):
+def test_another_episode_can_be_chosen(page: Page, report: Path) -> None:
     replays = json.loads((report.parent / "replays.json").read_text())["replays"]
     slide(page, 3)
     page.select_option("#replay-select", "3")
@@ -144,7 +154,7 @@ def test_another_episode_can_be_chosen(page, report):
 
 
 @pytest.mark.parametrize("page", [400, 1200], indirect=True)
-def test_no_sideways_scrolling(page):
+def test_no_sideways_scrolling(page: Page) -> None:
     wide = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert wide[0] <= wide[1]
     shown = page.locator("#curves svg.chart:visible")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from by_hand import linear
 
 import apev
 from apev import belief as beliefs
@@ -26,7 +27,8 @@ MANY = np.eye(2, dtype=np.float32)[[0, 1, 0, 1]]
 
 
 def dqn(layout: Layout = VECTOR, **settings: Any) -> DQN:
-    return DQN(layout, DQNConfig(**({"members": K, "hidden": (16,), "features": 4, "likelihood": "paper"} | settings)))
+    fixed: dict[str, Any] = {"members": K, "hidden": (16,), "features": 4, "likelihood": "paper"}
+    return DQN(layout, DQNConfig(**(fixed | settings)))
 
 
 @pytest.fixture
@@ -38,14 +40,15 @@ def agent() -> DQN:
         for s in range(2):
             table[k, s, (k + s) % 3] = 1
     with torch.no_grad():
-        agent.net.heads.layers[0].weight.copy_(table)
-        agent.net.heads.layers[0].bias.zero_()
+        linear(agent.net.heads.layers[0]).weight.copy_(table)
+        linear(agent.net.heads.layers[0]).bias.zero_()
     return agent
 
 
 def bayes(belief: np.ndarray, errors: Any) -> np.ndarray:
     weights = belief * np.exp(-np.square(errors))
-    return weights / weights.sum(-1, keepdims=True)
+    normed: np.ndarray = weights / weights.sum(-1, keepdims=True)
+    return normed
 
 
 def frames(count: int, seed: int = 0) -> np.ndarray:
@@ -258,7 +261,7 @@ def test_drawn_members_depend_on_the_seed_alone(agent: DQN) -> None:
     def drawn(seed: int) -> list[int]:
         policy = Policy(agent, "random-member", seed=seed)
         policy.reset(num_envs=30)
-        return policy.belief.argmax(1).tolist()
+        return [int(k) for k in policy.belief.argmax(1)]
 
     torch.manual_seed(1)
     first = drawn(4)

@@ -8,7 +8,7 @@ from apev import progress
 
 def test_a_log_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 25))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))  # each look at the clock is 25 seconds on
+    monkeypatch.setattr("apev.progress.time.monotonic", lambda: float(next(clock)))  # each look at the clock is 25 seconds on
     log = StringIO()
     with progress.progress_bar(Console(file=log, width=80)) as bars:
         task = bars.add_task("learning", total=1000)

@@ -85,7 +85,7 @@ def run(name: str, *words: str, timeout: int = 300) -> tuple[int, dict[str, Any]
     return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
-def test_a_damaged_file_does_no_harm(tmp_path: Path):
+def test_a_damaged_file_does_no_harm(tmp_path: Path) -> None:
     out = tmp_path / "fuzz.json"
     code, counts, said = run("fuzz.py", "--tries", "250", "--seed", "17", "--out", str(out))
     assert {name: counts[name] for name in HARMLESS} == dict.fromkeys(HARMLESS, 0), said
@@ -98,7 +98,7 @@ def test_a_damaged_file_does_no_harm(tmp_path: Path):
     assert kept["meta"]["command"].startswith("python reliability/fuzz.py")
 
 
-def test_the_fuzzer_notices_every_end(tmp_path: Path):
+def test_the_fuzzer_notices_every_end(tmp_path: Path) -> None:
     expected = {
         "loads_equal": "loads_equal",
         "loads_other": "loads_other",
@@ -128,14 +128,15 @@ def test_the_fuzzer_notices_every_end(tmp_path: Path):
     assert answer["harness"] == 0
 
 
-def test_a_try_is_decided_by_its_seed_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_try_is_decided_by_its_seed_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(RELIABILITY))
     import damage
     import samples
     from damage.outside import Outside, files_of, make_outside
 
     made = []
-    for name, kind in (("log.npz", "npz"), ("log.apev", "folder"), ("log.hdf5", "hdf5")):
+    kinds: dict[str, samples.Kind] = {"log.npz": "npz", "log.apev": "folder", "log.hdf5": "hdf5"}
+    for name, kind in kinds.items():
         samples.discrete().save(tmp_path / name)
         made.append(samples.Sample(name, kind, tmp_path / name))
     make_outside(tmp_path / "store", made)
@@ -158,7 +159,7 @@ def test_a_try_is_decided_by_its_seed_and_number(tmp_path: Path, monkeypatch: py
     assert tries != [once(2, number) for number in range(40)]
 
 
-def test_a_policy_keeps_its_belief_whatever_it_is_told(tmp_path: Path):
+def test_a_policy_keeps_its_belief_whatever_it_is_told(tmp_path: Path) -> None:
     code, counts, said = run("soak.py", "--environments", "50", "--steps", "120", "--out", str(tmp_path / "soak.json"))
     assert counts["broken"] == 0, said
     assert counts["accepted_invalid"] == 0
@@ -167,12 +168,14 @@ def test_a_policy_keeps_its_belief_whatever_it_is_told(tmp_path: Path):
     assert code == 0 or not counts["memory_flat"]  # so short a run may still be warming up
 
 
-def test_the_summary_holds_what_the_three_found(tmp_path: Path):
+def test_the_summary_holds_what_the_three_found(tmp_path: Path) -> None:
     meta = {"command": "python reliability/x.py", "commit": "0123"}
     ends = [*HARMLESS, "our_error", "loads_other", "loads_equal"]
     fuzz = {"tries": 7, "seed": 0, "limits": {}, "unnoticed_damage": 0} | dict.fromkeys(ends, 0) | {"our_error": 7}
     chaos = {"tries": 3, "lost": 0, "bit_equal": True, "lost_runs": []}
-    soak = dict.fromkeys(("environments", "steps", "seed", "acts", "accepted", "refused", "accepted_invalid", "resets"), 1)
+    soak: dict[str, Any] = dict.fromkeys(
+        ("environments", "steps", "seed", "acts", "accepted", "refused", "accepted_invalid", "resets"), 1
+    )
     soak |= {"extreme_accepted": 0, "extreme_refused": 0, "policies": [], "broken": 0, "memory_flat": True, "growth_mb": {}}
     for name, part in (("fuzz", fuzz), ("chaos", chaos), ("soak", soak)):
         (tmp_path / f"{name}.json").write_text(json.dumps(part | {"meta": meta}))
@@ -191,7 +194,7 @@ def test_the_summary_holds_what_the_three_found(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_training_survives_whatever_ends_it(tmp_path: Path):
+def test_a_training_survives_whatever_ends_it(tmp_path: Path) -> None:
     words = ("--kills", "60", "--side", "20", "--out", str(tmp_path / "chaos.json"))
     code, counts, said = run("chaos.py", *words, timeout=1800)
     assert counts["lost"] == 0, said

@@ -4,12 +4,15 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from narrow import there
 from report_fixture import make_curves, make_episodes, make_folder, make_replay, make_replays
 from rich.console import Console
 
@@ -30,12 +33,12 @@ from apev.experiments.locked_doors.page import write_report
 from apev.files import FileError
 
 
-def row(policy="ape-v", seed=0, picture=0, success=True, **more):
+def row(policy: str = "ape-v", seed: int = 0, picture: int = 0, success: bool = True, **more: Any) -> dict[str, Any]:
     base = {"policy": policy, "seed": seed, "episode": picture, "picture": picture, "success": success}
     return base | {"return": -3.0, "length": 4, "members_correct": 2, "members": 5, "label": 0, "stalled": False} | more
 
 
-def test_summarise_by_hand():
+def test_summarise_by_hand() -> None:
     episodes = [row("lcb", picture=i, success=i < 3, length=10 * i, stalled=i == 4) for i in range(5)]
     episodes += [row("my-own"), row("ape-v", success=False), row("oracle")]
     summary = summarise(iter(episodes))
@@ -49,7 +52,7 @@ def test_summarise_by_hand():
     assert json.loads(json.dumps(summary)) == summary
 
 
-def test_summarise_knows_that_seeds_share_photographs():
+def test_summarise_knows_that_seeds_share_photographs() -> None:
     episodes = [row(seed=s, picture=i, success=i % 5 > 0) for s in range(3) for i in range(100)]
     low, high = summarise(episodes)["ape-v"]["ci95"]
     same = [[i % 5 > 0 for i in range(100)]] * 3
@@ -58,7 +61,7 @@ def test_summarise_knows_that_seeds_share_photographs():
     assert high - low > 1.4 * (pooled[1] - pooled[0])
 
 
-def test_success_by_members_correct_by_hand():
+def test_success_by_members_correct_by_hand() -> None:
     episodes = [row(picture=i, members_correct=i % 2 * 3, success=i % 4 == 1) for i in range(8)]
     episodes += [row("oracle", members_correct=None)]
     groups = success_by_members_correct(episodes)
@@ -67,12 +70,12 @@ def test_success_by_members_correct_by_hand():
     assert groups["ape-v"][1]["ci95"] == pytest.approx(list(wilson(2, 4)))
 
 
-def test_paired_values_average_repeats():
+def test_paired_values_average_repeats() -> None:
     episodes = [row(picture=1, success=True), row(picture=1, success=False), row(seed=2)]
     assert paired_values(episodes) == {(0, 1): 0.5, (2, 0): 1.0}
 
 
-def test_the_lead_is_over_the_same_photographs():
+def test_the_lead_is_over_the_same_photographs() -> None:
     shown = [(0, True, False), (1, True, True), (2, False, False), (3, True, False)]
     episodes = [row("ape-v", picture=p, success=ours) for p, ours, _ in shown]
     episodes += [row("lcb", picture=p, success=theirs) for p, _, theirs in shown] + [row("lcb", picture=9, success=False)]
@@ -83,8 +86,8 @@ def test_the_lead_is_over_the_same_photographs():
     assert "+0.500 (" in markdown_table({"policies": summary})
 
 
-def test_tables_show_every_policy_in_order():
-    summary = {"title": "T", "policies": summarise(make_episodes())}
+def test_tables_show_every_policy_in_order() -> None:
+    summary: dict[str, Any] = {"title": "T", "policies": summarise(make_episodes())}
     text = io.StringIO()
     print_table(summary, Console(file=text, width=120))
     markdown = markdown_table(summary)
@@ -96,8 +99,8 @@ def test_tables_show_every_policy_in_order():
 
 
 @pytest.mark.parametrize("width", [60, 80, 86, 98, 120])
-def test_no_name_or_number_is_cut_in_two(width):
-    summary = {"title": "T", "policies": summarise(make_episodes())}
+def test_no_name_or_number_is_cut_in_two(width: int) -> None:
+    summary: dict[str, Any] = {"title": "T", "policies": summarise(make_episodes())}
     text = io.StringIO()
     print_table(summary, Console(file=text, width=width))
     lines = text.getvalue().splitlines()
@@ -107,8 +110,8 @@ def test_no_name_or_number_is_cut_in_two(width):
         assert any(display_name(policy) in line and f"{row['success']:.3f}" in line for line in lines), policy
 
 
-def test_a_narrow_terminal_keeps_the_names_and_whole_numbers():
-    summary = {"title": "T", "policies": summarise(make_episodes())}
+def test_a_narrow_terminal_keeps_the_names_and_whole_numbers() -> None:
+    summary: dict[str, Any] = {"title": "T", "policies": summarise(make_episodes())}
     text = io.StringIO()
     print_table(summary, Console(file=text, width=90))
     assert "Blind exact search" in text.getvalue()
@@ -117,7 +120,7 @@ def test_a_narrow_terminal_keeps_the_names_and_whole_numbers():
     assert "stalled" not in text.getvalue()
 
 
-def test_read_jsonl_plain_gzip_and_broken(tmp_path):
+def test_read_jsonl_plain_gzip_and_broken(tmp_path: Path) -> None:
     rows = [{"a": 1}, {"a": 2}]
     text = "\n".join(json.dumps(r) for r in rows) + "\n\n"
     (tmp_path / "plain.jsonl").write_text(text)
@@ -131,7 +134,7 @@ def test_read_jsonl_plain_gzip_and_broken(tmp_path):
         read_jsonl(tmp_path / "bad.jsonl")
 
 
-def test_read_folder_remakes_a_missing_summary_and_reads_gzip(tmp_path):
+def test_read_folder_remakes_a_missing_summary_and_reads_gzip(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run")
     stored = read_folder(folder).summary["policies"]
     (folder / "summary.json").unlink()
@@ -143,7 +146,7 @@ def test_read_folder_remakes_a_missing_summary_and_reads_gzip(tmp_path):
     assert results.summary["title"] == "run"
 
 
-def test_read_folder_names_the_mistake(tmp_path):
+def test_read_folder_names_the_mistake(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="not a folder"):
         read_folder(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="not a results folder"):
@@ -153,7 +156,7 @@ def test_read_folder_names_the_mistake(tmp_path):
         read_folder(tmp_path)
 
 
-def test_figures_are_valid_svg_with_the_policys_colour(tmp_path):
+def test_figures_are_valid_svg_with_the_policys_colour(tmp_path: Path) -> None:
     paths = write_figures(make_folder(tmp_path))
     assert [p.name for p in paths] == ["success.svg", "learning_curves.svg", "members_correct.svg"]
     for path in paths:
@@ -165,13 +168,13 @@ def test_figures_are_valid_svg_with_the_policys_colour(tmp_path):
     assert policy_colour("something new") == policy_colour("something new")
 
 
-def test_bars_are_drawn_to_scale():
+def test_bars_are_drawn_to_scale() -> None:
     root = ET.fromstring(bar_chart([("a", 0.5, 0.4, 0.6), ("b", 1.0, 0.9, 1.0)], x_label="x"))
-    half, full = (float(r.get("width")) for r in root.iter("{http://www.w3.org/2000/svg}rect") if r.get("rx") == "3")
+    half, full = (float(there(r.get("width"))) for r in root.iter("{http://www.w3.org/2000/svg}rect") if r.get("rx") == "3")
     assert full == pytest.approx(2 * half, abs=0.2)
 
 
-def test_learning_curve_is_the_mean_of_the_seeds_and_the_band_their_range():
+def test_learning_curve_is_the_mean_of_the_seeds_and_the_band_their_range() -> None:
     curves = [
         {"policy": "lcb", "seed": s, "update": u, "success": v, "episodes": 50}
         for s, values in enumerate([(0.2, 0.4), (0.4, 0.8)])
@@ -181,7 +184,7 @@ def test_learning_curve_is_the_mean_of_the_seeds_and_the_band_their_range():
     assert learning_curves(curves) == line_chart([by_hand], x_label="updates", y_label="success")
 
 
-def test_charts_survive_one_point_and_refuse_none():
+def test_charts_survive_one_point_and_refuse_none() -> None:
     ET.fromstring(line_chart([Series("lcb", [5], [1.0])], x_label="x", y_label="<y>"))
     ET.fromstring(learning_curves(make_curves(seeds=1), width=360))
     with pytest.raises(ValueError, match="no points"):
@@ -191,30 +194,33 @@ def test_charts_survive_one_point_and_refuse_none():
 class Page(HTMLParser):
     """Collects tags, the cells' values and the embedded data."""
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self.tags, self.cells, self.data, self.policy, self.script = [], {}, "", None, False
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.cells: dict[tuple[str | None, str | None], Any] = {}
+        self.policy: str | None = None
+        self.data, self.script = "", False
         self.feed(text)
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = dict(attrs)
         self.tags.append((tag, attributes))
         self.script = attributes.get("id") == "replay-data"
         if tag == "tr":
             self.policy = attributes.get("data-policy")
         if tag == "td" and "data-value" in attributes:
-            self.cells[self.policy, attributes["data-field"]] = json.loads(attributes["data-value"])
+            self.cells[self.policy, attributes["data-field"]] = json.loads(there(attributes["data-value"]))
 
-    def handle_data(self, data):
+    def handle_data(self, data: str) -> None:
         if self.script:
             self.data += data
             self.script = False
 
-    def ids(self):
+    def ids(self) -> set[str | None]:
         return {attributes["id"] for _, attributes in self.tags if "id" in attributes}
 
 
-def test_page_carries_the_exact_numbers_and_nothing_from_outside(tmp_path):
+def test_page_carries_the_exact_numbers_and_nothing_from_outside(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     path = write_report(folder)
     assert path == folder / "report.html"
@@ -234,13 +240,13 @@ def test_page_carries_the_exact_numbers_and_nothing_from_outside(tmp_path):
     } <= page.ids()
     for _, attributes in page.tags:
         for key in ("src", "href"):
-            assert attributes.get(key, "data:").startswith("data:")
+            assert there(attributes.get(key, "data:")).startswith("data:")
     assert "@import" not in text
     assert "0123456789abcdef0123456789abcdef01234567" in text
     assert path.stat().st_size < 400_000
 
 
-def test_page_leaves_out_what_is_missing(tmp_path):
+def test_page_leaves_out_what_is_missing(tmp_path: Path) -> None:
     text = write_report(make_folder(tmp_path, optional=False), tmp_path / "deep" / "page.html").read_text()
     page = Page(text)
     assert "replay-slider" not in page.ids()
@@ -249,7 +255,7 @@ def test_page_leaves_out_what_is_missing(tmp_path):
     assert "members" in page.ids()
 
 
-def test_page_survives_hostile_text(tmp_path):
+def test_page_survives_hostile_text(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script>{{js}}&amp;"
     folder = make_folder(tmp_path, title=evil)
     replays = make_replays()
@@ -262,7 +268,7 @@ def test_page_survives_hostile_text(tmp_path):
     assert sum(tag == "script" for tag, _ in page.tags) == 2
 
 
-def test_page_stays_small_with_many_replays(tmp_path):
+def test_page_stays_small_with_many_replays(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     rng = np.random.default_rng(0)
     replay = make_replay(1, [2, 3, 2, 3, 2], (4, 4))
@@ -282,10 +288,11 @@ def test_page_stays_small_with_many_replays(tmp_path):
 RESULTS = Path(__file__).parents[1] / "results"
 STORED = {"mazes": "procgen/easy-200", "d4rl": "d4rl-style/hopper-medium-replay", "theory": "theory"}
 EVIL = "</title></script><script>alert('1')</script><img src=x onerror=\"alert(2)\">\x1b[31m[/a]{{js}}|&amp;\ud800"
+Change = Callable[[Any], Any]  # of what a JSON file says: in place, or by what it returns
 SHOWN = escape(EVIL.replace("\x1b", r"\x1b").replace("\ud800", r"\ud800"))
 
 
-def stored(kind, folder):
+def stored(kind: str, folder: Path) -> Path:
     """A results folder of this kind, to be changed at will."""
     if kind == "doors":
         return make_folder(folder)
@@ -296,7 +303,7 @@ def stored(kind, folder):
     return folder
 
 
-def change(path, how):
+def change(path: Path, how: Change) -> None:
     """Have a function change what a JSON file says."""
     packed = path.suffix == ".gz"
     text = gzip.decompress(path.read_bytes()).decode() if packed else path.read_text()
@@ -307,20 +314,20 @@ def change(path, how):
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
 
 
-def renamed(found, old, new=EVIL):
+def renamed(found: dict[str, Any], old: str, new: str = EVIL) -> dict[str, Any]:
     """A dict whose key `old` is called otherwise."""
     return {new if key == old else key: value for key, value in found.items()}
 
 
-def hostile_doors(folder):
-    def summary(value):
+def hostile_doors(folder: Path) -> int:
+    def summary(value: dict[str, Any]) -> None:
         value |= {"title": EVIL, "lead": EVIL, "policies": renamed(value["policies"], "single")}
         value["meta"] |= {"command": EVIL, "commit": EVIL, "seeds": [EVIL], "scale": EVIL, EVIL: EVIL}
 
-    def lines(value):
+    def lines(value: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [line | {"policy": EVIL} if line["policy"] == "single" else line for line in value]
 
-    def replays(value):
+    def replays(value: dict[str, Any]) -> None:
         value["classes"][0] = EVIL
         value["room"]["actions"][0] = EVIL
         value["replays"][0] |= {"policy": EVIL, "picture": value["replays"][0]["picture"]}
@@ -332,15 +339,15 @@ def hostile_doors(folder):
     return 10
 
 
-def hostile_mazes(folder):
-    def summary(value):
+def hostile_mazes(folder: Path) -> int:
+    def summary(value: dict[str, Any]) -> None:
         value |= {"title": EVIL, "policies": renamed(value["policies"], "average, adapting")}
         for parts in value["policies"].values():
             for kind in ("by_size", "by_distance"):
                 parts["test"][kind] = renamed(parts["test"][kind], next(iter(parts["test"][kind])))
         value["meta"] |= {"command": EVIL, "seeds": [EVIL], EVIL: {"a": EVIL}}
 
-    def replays(value):
+    def replays(value: dict[str, Any]) -> None:
         value["replays"][0] |= {"policy": EVIL, "level": EVIL}
 
     change(folder / "summary.json", summary)
@@ -348,19 +355,19 @@ def hostile_mazes(folder):
     return 8
 
 
-def hostile_d4rl(folder):
-    def lines(value):
+def hostile_d4rl(folder: Path) -> int:
+    def lines(value: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for line in value:
             line["algorithm"] = EVIL if line["algorithm"] == "bc" else line["algorithm"]
             if line.get("policy") == "ape-v, uniform":
                 line["policy"] = f"ape-v, {EVIL}"
         return value
 
-    def task(value):
+    def task(value: dict[str, Any]) -> None:
         value["data"] = EVIL
         value["log"]["returns"] |= {EVIL: 1.0}
 
-    def meta(value):
+    def meta(value: dict[str, Any]) -> None:
         value["runs"] = {EVIL: {"command": EVIL, "commit": EVIL, "updates": EVIL, "scale": [EVIL]}}
 
     change(folder / "episodes.jsonl", lines)
@@ -371,8 +378,8 @@ def hostile_d4rl(folder):
     return 8
 
 
-def hostile_theory(folder):
-    def summary(value):
+def hostile_theory(folder: Path) -> int:
+    def summary(value: dict[str, Any]) -> None:
         value["title"] = EVIL
         value["meta"] |= {"seeds": [EVIL], "command": EVIL, "versions": {"torch": EVIL}}
         value["claims"][0] |= {"statement": EVIL, "expected": EVIL, "measured": EVIL}
@@ -386,7 +393,9 @@ def hostile_theory(folder):
 
 
 @pytest.mark.parametrize("kind", ["doors", *STORED])
-def test_what_a_folder_says_is_shown_and_never_obeyed(tmp_path, capsys, monkeypatch, kind):
+def test_what_a_folder_says_is_shown_and_never_obeyed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
     plain, hostile = stored(kind, tmp_path / "plain"), stored(kind, tmp_path / "hostile")
     least = globals()[f"hostile_{kind}"](hostile)
@@ -411,16 +420,16 @@ def test_what_a_folder_says_is_shown_and_never_obeyed(tmp_path, capsys, monkeypa
         assert not [node.tag for node in root.iter() if node.tag.endswith(("script", "img"))]
 
 
-def test_a_cell_of_a_markdown_page_stays_a_cell():
+def test_a_cell_of_a_markdown_page_stays_a_cell() -> None:
     summary = {"policies": {"a|<script>b\n": summarise([row("lcb")])["lcb"]}}
     *_, last = markdown_table(summary).strip().splitlines()
     assert last.startswith(r"| a\|&lt;script>b\n | ")
 
 
-def drop(*path):
+def drop(*path: str | int) -> Change:
     """Remove what is at this path."""
 
-    def how(value):
+    def how(value: Any) -> None:
         for key in path[:-1]:
             value = value[key]
         del value[path[-1]]
@@ -428,10 +437,10 @@ def drop(*path):
     return how
 
 
-def put(new, *path):
+def put(new: Any, *path: str | int) -> Change:
     """Put `new` at this path."""
 
-    def how(value):
+    def how(value: Any) -> None:
         for key in path[:-1]:
             value = value[key]
         value[path[-1]] = new
@@ -439,7 +448,7 @@ def put(new, *path):
     return how
 
 
-DAMAGE = {
+DAMAGE: dict[str, dict[str, list[bytes | int | Change]]] = {
     "doors": {
         "summary.json": [
             b"",
@@ -522,7 +531,9 @@ CASES = [(kind, name, i) for kind, files in DAMAGE.items() for name, cases in fi
 
 
 @pytest.mark.parametrize(("kind", "name", "case"), CASES)
-def test_a_damaged_folder_is_told_by_file_and_fix(tmp_path, capsys, kind, name, case):
+def test_a_damaged_folder_is_told_by_file_and_fix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str, case: int
+) -> None:
     folder, how = stored(kind, tmp_path / "run"), DAMAGE[kind][name][case]
     path = folder / name
     if isinstance(how, int):
@@ -540,7 +551,7 @@ def test_a_damaged_folder_is_told_by_file_and_fix(tmp_path, capsys, kind, name, 
     assert "Fix:" in told
 
 
-def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apev.experiments.common.tables.MOST_JSON", 1000)
     with gzip.open(tmp_path / "bomb.jsonl.gz", "wt") as file:
         file.write('{"a": 1}\n' * 1000)
@@ -548,7 +559,7 @@ def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
         read_jsonl(tmp_path / "bomb.jsonl.gz")
 
 
-def test_a_report_reads_and_writes_nothing_outside_its_folder(tmp_path):
+def test_a_report_reads_and_writes_nothing_outside_its_folder(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run")
     (tmp_path / "own.txt").write_text("mine")
     (folder / "report.html").symlink_to(tmp_path / "own.txt")

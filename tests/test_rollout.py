@@ -22,8 +22,8 @@ DOORS = Layout(vectors=(("position", 18),), picture="image", picture_shape=(3, 3
 
 
 def policy_for(layout: Layout, adapt: Any = "bayes", seed: int = 0, **settings: Any) -> Policy:
-    config = DQNConfig(**({"members": 3, "hidden": (16,), "likelihood": "paper"} | settings))
-    return Policy(DQN(layout, config, seed=seed), adapt)
+    fixed: dict[str, Any] = {"members": 3, "hidden": (16,), "likelihood": "paper"}
+    return Policy(DQN(layout, DQNConfig(**(fixed | settings)), seed=seed), adapt)
 
 
 class Counter(gymnasium.Env[Any, Any]):
@@ -161,7 +161,7 @@ def test_batched_rooms_and_gymnasium_rooms_give_the_same_rollouts(adapt: Any) ->
     pictures, positions = rng.integers(len(images.test_labels), size=n), rng.integers(9, size=(n, 2))
 
     class Batched(BatchedLockedDoors):
-        def reset(self, *_: Any) -> Any:  # type: ignore[override]
+        def reset(self, *_: Any) -> Any:
             return super().reset(pictures, positions)
 
     class Chosen(LockedDoorsEnv):

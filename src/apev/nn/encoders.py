@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 
-def door_encoder(channels: int = 3, height: int = 32, width: int = 32, features: int = 10) -> nn.Module:
+def door_encoder(channels: int = 3, height: int = 32, width: int = 32, features: int = 10) -> nn.Sequential:
     """Appendix C: three 3x3 convolutions of 32 channels, each with ReLU and average pooling, then a dense layer of 10."""
     layers: list[nn.Module] = []
     for _ in range(3):
@@ -38,7 +38,7 @@ def impala_encoder(
     features: int = 256,
     depths: tuple[int, ...] = (16, 32, 32),
     pool: bool = False,
-) -> nn.Module:
+) -> nn.Sequential:
     """Procgen's own network (Cobbe et al., 2020; Espeholt et al., 2018): for each depth a convolution, max pooling and two
     residual blocks, then a dense layer; 622,144 parameters for 64 x 64 pixels in colour.
 
