@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from apev.agents import C51, C51Config
-from apev.agents.distributional.c51 import take_logits
+from apev.agents.distributional.base import take_logits
 from apev.data import Batch, Sampler
 from apev.data.prioritised import PrioritisedSampler
 from apev.experiments.common.provenance import keep_answer
@@ -72,10 +72,10 @@ class Lean(C51):
     """C51 for single transitions: what follows is encoded without gradient."""
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        features = self.net.encode(batch.obs.pictures[batch.obs.picture])
+        features = self.net.encode(batch.obs.of_rows())
         logits = take_logits(self.net.logits(features, batch.obs.vector), batch.action)
         with torch.no_grad():
-            after = self.net.encode(batch.next_obs.pictures[batch.next_obs.picture])
+            after = self.net.encode(batch.next_obs.of_rows())
             ahead = self.net.logits(after, batch.next_obs.vector).softmax(-1)
             target = self.one_step_target(batch, take_logits(ahead, (ahead @ self.net.atoms).argmax(-1)))
         return self.learn(batch, logits, target)

@@ -33,6 +33,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,6 +102,10 @@ def sac_n(critics: int) -> SAC:
     return SAC(LAYOUT, SACConfig(critics=critics, hidden=HIDDEN))
 
 
+def our_sac(critics: int) -> Callable[[int], None]:
+    return ours(sac_n(critics))
+
+
 def apev() -> SAC:
     return APEVSAC(LAYOUT, APEVSACConfig(critics=10, hidden=HIDDEN))
 
@@ -136,8 +141,8 @@ def matmul() -> Callable[[int], None]:
 
 CONTESTANTS: dict[str, Callable[[], Callable[[int], None]]] = {
     "matmul": matmul,
-    **{f"d3rlpy SAC, {n} critics": lambda n=n: d3rlpy_sac(n) for n in SIZES},
-    **{f"SAC-{n}": lambda n=n: ours(sac_n(n)) for n in SIZES},
+    **{f"d3rlpy SAC, {n} critics": partial(d3rlpy_sac, n) for n in SIZES},
+    **{f"SAC-{n}": partial(our_sac, n) for n in SIZES},
     "APE-V, 9 members, shared": lambda: ours(apev()),
     "nine SAC-n": lambda: ours(*(sac_n(n) for n in range(2, 11))),
 }

@@ -11,7 +11,7 @@ import numpy as np
 import apev
 
 
-class Thermostat(gymnasium.Env[np.ndarray, int]):
+class Thermostat(gymnasium.Env[np.ndarray, Any]):
     """A room to keep at 20 degrees: heat or do not; it is cold outside."""
 
     observation_space = gymnasium.spaces.Box(-30.0, 60.0, (1,), np.float32)
@@ -41,8 +41,8 @@ def log(episodes: int = 60) -> apev.Dataset:
             next_obs, reward, terminated, over, _ = env.step(action)
             rows.append((obs, action, reward, next_obs, terminated, over))
             obs = next_obs
-    obs, action, reward, next_obs, terminated, truncated = map(np.array, zip(*rows, strict=True))
-    return apev.Dataset.from_arrays(obs, action, reward, terminated, truncated, next_observations=next_obs)
+    observations, actions, rewards, following, terminals, cuts = map(np.array, zip(*rows, strict=True))
+    return apev.Dataset.from_arrays(observations, actions, rewards, terminals, cuts, next_observations=following)
 
 
 def main(updates: int = 1500, episodes: int = 10) -> apev.Policy:

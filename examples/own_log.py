@@ -19,8 +19,8 @@ def play(episodes: int = 200) -> apev.Dataset:
             next_obs, reward, terminated, truncated, _ = env.step(action)
             rows.append((obs, action, reward, next_obs, terminated, truncated and not terminated))
             obs, over = next_obs, terminated or truncated
-    obs, action, reward, next_obs, terminated, truncated = map(np.array, zip(*rows, strict=True))
-    return apev.Dataset.from_arrays(obs, action, reward, terminated, truncated, next_observations=next_obs)
+    observations, actions, rewards, following, terminals, cuts = map(np.array, zip(*rows, strict=True))
+    return apev.Dataset.from_arrays(observations, actions, rewards, terminals, cuts, next_observations=following)
 
 
 def main(updates: int = 2000, episodes: int = 20) -> apev.Policy:

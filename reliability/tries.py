@@ -47,8 +47,9 @@ from forks import Limits
 from samples import Sample, make_all, train_command
 
 from apev import cli
-from apev.cli import Evaluate, Report
 from apev.commands.data import Convert, Info, Verify
+from apev.commands.evaluate import Evaluate
+from apev.commands.report import Report
 from apev.data import Dataset
 from apev.policy import Policy
 
