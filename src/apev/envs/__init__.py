@@ -31,6 +31,11 @@ _WORLDS: dict[str, tuple[str, dict[str, Any], int | None]] = {
     "Maze-v0": ("apev.experiments.procgen.world:MazeEnv", {}, None),
     "Customers-v0": ("apev.envs.fleet.customers:CustomersEnv", {"kind": None}, None),
     "PendulumFleet-v0": ("apev.envs.fleet.pendulum:PendulumFleetEnv", {"kind": None}, 200),
+    "CheetahWiring-v0": (
+        "apev.envs.fleet.wiring:CheetahWiringEnv",
+        {"kind": None, "rewire_at": None, "kind_after": None},
+        1000,
+    ),
 }
 
 for _name, (_entry, _settings, _limit) in _WORLDS.items():

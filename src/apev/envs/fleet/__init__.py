@@ -5,5 +5,6 @@ The kind stays the same through a context, and no agent sees it. True kinds are 
 
 from apev.envs.fleet.customers import customers_frame, customers_log, exact_values
 from apev.envs.fleet.pendulum import pendulum_log
+from apev.envs.fleet.wiring import wired
 
-__all__ = ["customers_frame", "customers_log", "exact_values", "pendulum_log"]
+__all__ = ["customers_frame", "customers_log", "exact_values", "pendulum_log", "wired"]
