@@ -146,7 +146,10 @@ class Dataset:
 
     @classmethod
     def example(cls, name: str) -> Dataset:
-        """A log to try things on, made on the spot: "cartpole" (discrete actions) or "pendulum" (continuous)."""
+        """A log to try things on, made on the spot: "cartpole" (discrete actions) or "pendulum" (continuous).
+
+        "customers" (discrete) and "pendulum-fleet" (continuous) hide something to adapt to: see `apev.envs.fleet`.
+        """
         from apev.data.examples import EXAMPLES
 
         if name not in EXAMPLES:
