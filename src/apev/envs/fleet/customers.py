@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium import spaces
 
 from apev.data.dataset import Dataset
-from apev.envs.fleet.kinds import choose, deal
+from apev.envs.fleet.kinds import checked, choose, deal
 
 if TYPE_CHECKING:
     import pandas
@@ -47,7 +47,7 @@ class CustomersEnv(gymnasium.Env[Any, Any]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own type)
 
     def __init__(self, kind: int | None = None) -> None:
-        self.asked = kind
+        self.asked = None if kind is None else checked(kind, SEGMENTS)
         self.action_space = spaces.Discrete(len(OFFERS))
         self.observation_space = spaces.Box(np.zeros(3, np.float32), np.array([VISITS, 10, 10], np.float32), dtype=np.float32)
         self.kind, self.visit, self.counts = 0, VISITS, NEW
