@@ -46,6 +46,7 @@ def state_of(env: Any, observation: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("name", ROBOTS)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of spaces that are the known environment's
 def test_a_robot_keeps_gymnasiums_rules(name: str) -> None:
     check_env(make(name).unwrapped, skip_render_check=True)
 
