@@ -32,6 +32,7 @@ def returns(env: Any, act: Any, episodes: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["apev/Customers-v0", "apev/PendulumFleet-v0"])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of spaces that are the known environment's
 def test_an_environment_keeps_gymnasiums_rules(name: str) -> None:
     check_env(make(name).unwrapped, skip_render_check=True)
 

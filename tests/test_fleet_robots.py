@@ -12,13 +12,17 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from apev.data import DataError, Dataset
+import apev
+from apev.data import DataError, Dataset, recover_environment
 from apev.data.scores import episode_scores
-from apev.envs.fleet import wired
+from apev.envs.fleet import wired, worn_log
 from apev.envs.fleet.wiring import SIGNS
+from apev.envs.fleet.worn import JOINTS
 from apev.envs.make import make
 
 pytest.importorskip("mujoco", reason="pip install 'apev[mujoco]'")
+
+ROBOTS = ["apev/CheetahWiring-v0", "apev/WornJoint-v0"]
 
 
 def cheetah(episodes: int, steps: int, given_next: bool = True) -> Dataset:
@@ -41,8 +45,10 @@ def state_of(env: Any, observation: np.ndarray) -> None:
     env.inside.set_state(np.append(0.0, observation[:8]), observation[8:])
 
 
-def test_a_robot_keeps_gymnasiums_rules() -> None:
-    check_env(make("apev/CheetahWiring-v0").unwrapped, skip_render_check=True)
+@pytest.mark.parametrize("name", ROBOTS)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of spaces that are the known environment's
+def test_a_robot_keeps_gymnasiums_rules(name: str) -> None:
+    check_env(make(name).unwrapped, skip_render_check=True)
 
 
 @pytest.mark.parametrize(("episodes", "robots"), [(20, 8), (3, 8)])
@@ -149,6 +155,69 @@ def test_a_robot_is_rewired_in_the_middle_of_an_episode() -> None:
         gymnasium.make("apev/CheetahWiring-v0", rewire_at=0)
 
 
+@pytest.mark.parametrize("robot", ["HalfCheetah-v4", "Walker2d-v4"])
+def test_a_worn_joint_is_a_right_one_that_gets_a_share_of_the_action(robot: str) -> None:
+    """Torque is gear times action, and the cost of an action is the same however weak the joint."""
+    env, plain = make("apev/WornJoint-v0", robot=robot, joints=6), make(robot)
+    rng = np.random.default_rng(0)
+    for kind in range(7):
+        first, info = env.reset(seed=kind, options={"kind": kind, "share": 0.2})
+        np.testing.assert_array_equal(first, plain.reset(seed=kind)[0])
+        assert info["share"] == (0.2 if kind else 1.0)
+        weak = np.ones(6)
+        if kind:
+            weak[list(JOINTS[robot].values())[kind - 1]] = 0.2
+        for _ in range(5):
+            action = rng.uniform(-1, 1, 6)
+            ours, theirs = env.step(action), plain.step(weak * action)
+            np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-9, atol=1e-9)
+            assert ours[4]["kind"] == kind
+
+
+def test_how_weak_a_joint_is_varies_within_its_kind() -> None:
+    env = gymnasium.make("apev/WornJoint-v0")
+    infos = [env.reset(seed=seed)[1] for seed in range(100)]
+    assert sorted({info["kind"] for info in infos}) == [0, 1, 2, 3]
+    shares = np.array([info["share"] for info in infos if info["kind"]])
+    assert 0.1 <= shares.min() < 0.15 < 0.25 < shares.max() <= 0.3
+    assert {info["share"] for info in infos if not info["kind"]} == {1.0}
+    assert env.reset(seed=5)[1] == infos[5]
+    assert gymnasium.make("apev/WornJoint-v0", kind=2, share=0.5).reset(seed=5)[1]["share"] == 0.5
+    for wrong in ({"robot": "Ant-v4"}, {"joints": 7}, {"joints": 0}, {"kind": 4}):
+        with pytest.raises(ValueError, match="Fix"):
+            gymnasium.make("apev/WornJoint-v0", **wrong)
+    with pytest.raises(ValueError, match=r"share is 2.0. Fix"):
+        env.reset(options={"kind": 1, "share": 2})
+
+
+def test_a_worn_log_is_made_of_its_teachers_actions() -> None:
+    still, shared = (lambda seen: np.zeros(6)), (lambda seen: np.full(6, 0.5))
+    teachers = [[still, shared], [lambda seen: -np.ones(6), shared], [shared]]
+    log, kinds = worn_log(teachers, machines=6, episodes=4, seed=0, noise=0.0, steps=10)
+    assert (len(log), log.num_episodes, log.num_groups) == (240, 24, 6)
+    assert np.bincount(kinds).tolist() == [2, 2, 2]
+    allowed = {0: {0.0, 0.5}, 1: {-1.0, 0.5}, 2: {0.5}}
+    for kind in range(3):
+        assert set(log.actions[kinds[log.group] == kind].flat) == allowed[kind]
+    env = recover_environment(log.source)
+    assert env.unwrapped.kinds == ("healthy", "rear thigh", "front thigh")  # type: ignore[attr-defined]
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 10
+    again, _ = worn_log(teachers, machines=6, episodes=4, seed=0, noise=0.0, steps=10)
+    assert again.digest == log.digest
+    noisy, _ = worn_log(teachers, machines=6, episodes=4, seed=0, noise=0.3, steps=10)
+    assert noisy.actions.min() >= -1
+    assert len(np.unique(noisy.actions)) > 100
+    with pytest.raises(ValueError, match=r"teachers for 1 kinds.*Fix"):
+        worn_log([[still], []])
+
+
+def test_a_trained_policy_can_be_a_teacher() -> None:
+    policy = apev.train(cheetah(1, 20), "bc", updates=2)
+    log, _ = worn_log([[policy.act], [policy.act]], machines=2, episodes=1, noise=0.0, steps=3)
+    np.testing.assert_allclose(log.actions[0], policy.act(log.observations["observation"][0]), atol=1e-5)
+
+
 SCRIPT = """
 import sys
 {before}
@@ -166,7 +235,7 @@ def run(name: str, folder: Path, before: str = "", make: str = "gymnasium.make")
     return subprocess.run([sys.executable, "-W", "default", "-c", code], cwd=folder, capture_output=True, text=True, check=True)
 
 
-@pytest.mark.parametrize("name", ["apev/CheetahWiring-v0"])
+@pytest.mark.parametrize("name", ROBOTS)
 def test_a_robot_is_made_without_noise(name: str, tmp_path: Path) -> None:
     done = run(name, tmp_path)
     assert (done.stdout, done.stderr) == ("", "")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -135,6 +135,43 @@ class Dataset:
             shared_pictures=shared,
             contexts=validate.context_numbers(flat.get("contexts"), numbers),
             source=dict(source or {}),
+        )
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        episode: str,
+        time: str,
+        observations: Sequence[str],
+        action: str | Sequence[str],
+        reward: str,
+        context: str | None = None,
+        terminated: str | None = None,
+        truncated: str | None = None,
+        source: Mapping[str, Any] | None = None,
+    ) -> Dataset:
+        """A pandas DataFrame with one row a step, in any order; the arguments name its columns. See `apev.data.formats.frame`.
+
+        observations: numbers; text and categories become one-hot.
+        action: text, categories or whole numbers are discrete; other numbers, and a list of columns, are continuous.
+        context: what stays the same throughout an episode and may come back in others, such as a machine.
+        terminated, truncated: flags; without them the last row of an episode is terminated.
+        """
+        from apev.data.formats import frame as frames
+
+        return frames.read(
+            frame,
+            episode=episode,
+            time=time,
+            observations=observations,
+            action=action,
+            reward=reward,
+            context=context,
+            terminated=terminated,
+            truncated=truncated,
+            source=source,
         )
 
     @classmethod

@@ -36,6 +36,11 @@ _WORLDS: dict[str, tuple[str, dict[str, Any], int | None]] = {
         {"kind": None, "rewire_at": None, "kind_after": None},
         1000,
     ),
+    "WornJoint-v0": (
+        "apev.envs.fleet.worn:WornJointEnv",
+        {"kind": None, "robot": "HalfCheetah-v4", "joints": 3, "share": None},
+        1000,
+    ),
 }
 
 for _name, (_entry, _settings, _limit) in _WORLDS.items():

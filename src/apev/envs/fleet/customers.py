@@ -20,7 +20,8 @@ import numpy as np
 from gymnasium import spaces
 
 from apev.data.dataset import Dataset
-from apev.envs.fleet.kinds import choose, deal
+from apev.data.formats.frame import pandas as pandas_or_fix
+from apev.envs.fleet.kinds import checked, choose, deal
 
 if TYPE_CHECKING:
     import pandas
@@ -47,7 +48,7 @@ class CustomersEnv(gymnasium.Env[Any, Any]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own type)
 
     def __init__(self, kind: int | None = None) -> None:
-        self.asked = kind
+        self.asked = None if kind is None else checked(kind, SEGMENTS)
         self.action_space = spaces.Discrete(len(OFFERS))
         self.observation_space = spaces.Box(np.zeros(3, np.float32), np.array([VISITS, 10, 10], np.float32), dtype=np.float32)
         self.kind, self.visit, self.counts = 0, VISITS, NEW
@@ -157,17 +158,15 @@ def customers_log(customers: int = 1000, seed: int = 0) -> tuple[Dataset, np.nda
         columns["visit"] == VISITS - 1,
         np.zeros(customers * VISITS, dtype=bool),
         num_actions=len(OFFERS),
-        source={"environment": ENVIRONMENT, "action_names": list(OFFERS)},
+        source={"environment": ENVIRONMENT, "observation_names": list(SEEN), "action_names": list(OFFERS)},
     )
     return log, segments
 
 
 def customers_frame(customers: int = 1000, seed: int = 0) -> tuple[pandas.DataFrame, dict[str, int]]:
     """(the same log as a table of visits, the segment of each customer by id)."""
-    import pandas
-
     columns, segments = _visits(customers, seed)
-    table = pandas.DataFrame(columns)
+    table = pandas_or_fix().DataFrame(columns)
     table["customer"] = [f"c{number:04d}" for number in columns["customer"]]
     table["offer"] = [OFFERS[offer] for offer in columns["offer"]]
     return table, {f"c{number:04d}": int(segment) for number, segment in enumerate(segments)}
