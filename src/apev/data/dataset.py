@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -138,6 +138,43 @@ class Dataset:
         )
 
     @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        episode: str,
+        time: str,
+        observations: Sequence[str],
+        action: str | Sequence[str],
+        reward: str,
+        context: str | None = None,
+        terminated: str | None = None,
+        truncated: str | None = None,
+        source: Mapping[str, Any] | None = None,
+    ) -> Dataset:
+        """A pandas DataFrame with one row a step, in any order; the arguments name its columns. See `apev.data.formats.frame`.
+
+        observations: numbers; text and categories become one-hot.
+        action: text, categories or whole numbers are discrete; other numbers, and a list of columns, are continuous.
+        context: what stays the same throughout an episode and may come back in others, such as a machine.
+        terminated, truncated: flags; without them the last row of an episode is terminated.
+        """
+        from apev.data.formats import frame as frames
+
+        return frames.read(
+            frame,
+            episode=episode,
+            time=time,
+            observations=observations,
+            action=action,
+            reward=reward,
+            context=context,
+            terminated=terminated,
+            truncated=truncated,
+            source=source,
+        )
+
+    @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Dataset:
         """Read an .npz, a D4RL .hdf5, a .apev folder, or a Minari data set (its folder or id); see `apev.data.formats.io`."""
         from apev.data.formats import io
@@ -146,7 +183,10 @@ class Dataset:
 
     @classmethod
     def example(cls, name: str) -> Dataset:
-        """A log to try things on, made on the spot: "cartpole" (discrete actions) or "pendulum" (continuous)."""
+        """A log to try things on, made on the spot: "cartpole" (discrete actions) or "pendulum" (continuous).
+
+        "customers" (discrete) and "pendulum-fleet" (continuous) hide something to adapt to: see `apev.envs.fleet`.
+        """
         from apev.data.examples import EXAMPLES
 
         if name not in EXAMPLES:

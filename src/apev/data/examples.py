@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from apev.data.dataset import Dataset
+from apev.envs.fleet.customers import customers_log
+from apev.envs.fleet.pendulum import pendulum_log, swing_up
 
 
 def cartpole(episodes: int = 200, seed: int = 0) -> Dataset:
@@ -30,14 +33,25 @@ def pendulum(episodes: int = 50, seed: int = 0) -> Dataset:
     for episode in range(episodes):
         obs, over = env.reset(seed=1000 * seed + episode)[0], False
         while not over:
-            cosine, sine, speed = (float(x) for x in obs)
-            near = cosine > 0.9
-            push = -8.0 * sine - 2.0 * speed if near else 2.0 * np.sign(speed * cosine if abs(speed) < 6 else -speed)
-            action = np.clip([push + rng.normal(0, 0.5)], -2, 2).astype(np.float32)
+            action = np.clip([swing_up(obs) + rng.normal(0, 0.5)], -2, 2).astype(np.float32)
             after, reward, terminated, truncated, _ = env.step(action)
             rows.append((obs, action, reward, after, terminated, truncated and not terminated))
             obs, over = after, bool(terminated or truncated)
     return _log(rows, "pendulum", "Pendulum-v1", action_low=[-2.0], action_high=[2.0])
+
+
+def customers() -> Dataset:
+    """Customers of three hidden segments under random offers: `apev.envs.fleet.customers`."""
+    return _named(customers_log()[0], "customers")
+
+
+def pendulum_fleet() -> Dataset:
+    """Twenty pendulums, half of them wired the wrong way round: `apev.envs.fleet.pendulum`."""
+    return _named(pendulum_log()[0], "pendulum-fleet")
+
+
+def _named(log: Dataset, name: str) -> Dataset:
+    return replace(log, source={"name": f"example-{name}"} | log.source)
 
 
 def _log(rows: list[tuple[Any, ...]], name: str, environment: str, **source: Any) -> Dataset:
@@ -46,4 +60,9 @@ def _log(rows: list[tuple[Any, ...]], name: str, environment: str, **source: Any
     return Dataset.from_arrays(obs, action, reward, terminated, truncated, next_observations=after, source=about)
 
 
-EXAMPLES: dict[str, Callable[[], Dataset]] = {"cartpole": cartpole, "pendulum": pendulum}
+EXAMPLES: dict[str, Callable[[], Dataset]] = {
+    "cartpole": cartpole,
+    "pendulum": pendulum,
+    "customers": customers,
+    "pendulum-fleet": pendulum_fleet,
+}

@@ -7,6 +7,8 @@
     format            "npz", "d4rl", "apev" or "minari"
     action_low, action_high   the bounds of continuous actions, where the log kept them
     reference         [low, high] returns for normalised scores, where the log kept them
+    action_names, observation_names   what discrete actions 0, 1, ... and the entries of the observation are called, where the
+                      log was a table
     notes             sentences about what reading had to decide
 
 Every entry is optional.
@@ -149,6 +151,8 @@ def checked(source: Any, file: str) -> dict[str, Any]:
             raise FileError(file, "its environment_spec is neither text nor a dict", AGAIN)
         if key == "notes" and not (isinstance(value, list) and all(isinstance(note, str) for note in value)):
             raise FileError(file, "its notes are not a list of sentences", AGAIN)
+        if key in ("action_names", "observation_names") and not _words(value):
+            raise FileError(file, f"its source says {key} {value!r:.80}, which are no different names", AGAIN)
         if key in ("action_low", "action_high", "reference") and not _numbers(value):
             raise FileError(file, f"its source says {key} {value!r:.80}, which are no finite numbers", AGAIN)
     low, high = (np.asarray(source.get(f"action_{end}", default)) for end, default in (("low", -1.0), ("high", 1.0)))
@@ -158,6 +162,11 @@ def checked(source: Any, file: str) -> dict[str, Any]:
     if "reference" in source and len(np.ravel(source["reference"])) != 2:
         raise FileError(file, "its reference is not a pair of returns, low and high", AGAIN)
     return dict(source)
+
+
+def _words(value: Any) -> bool:
+    """Whether this is a list of texts, no two of them alike."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in value) and len(set(value)) == len(value) > 0
 
 
 def _numbers(value: Any) -> bool:

@@ -20,6 +20,8 @@ def make(spec: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         with quiet():
             return gymnasium.make(spec, **kwargs)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        if "Fix: " in str(error):  # an environment of ours that has another inside said it
+            raise
         if "mujoco" in str(error).lower() or "imageio" in str(error):
             raise ModuleNotFoundError(f"{spec} needs MuJoCo ({error}). Fix: pip install 'apev[mujoco]'.") from error
         raise ModuleNotFoundError(f"{spec} cannot be made here ({error}). Fix: install that, or name another --env.") from error

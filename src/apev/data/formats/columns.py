@@ -155,6 +155,9 @@ def from_file(file: str, arrays: dict[str, np.ndarray], header: str | None) -> C
             )
             raise DataError(HEADER, problem, "upgrade apev, or write the file again with this version")
         source = checked(read.get("source", {}), file)
+        names = source.get("action_names")
+        if names is not None and len(names) != num_actions:
+            raise DataError(HEADER, f"{file} has {len(names)} names for {num_actions!r:.80} actions", fix)
     return Columns(file, arrays, num_actions, source)
 
 
