@@ -1,0 +1,352 @@
+"""Which kinds of contexts a log holds, without labels.
+
+    1. one model for all contexts leaves errors; a mixture of regressions sorts contexts by them (`regression.py`)
+    2. for each number of kinds K, small networks learn the kinds from two thirds of the contexts (`models.py`)
+    3. on the other contexts, the first steps say which kind it is, and the steps after them are predicted
+    4. K is the smallest number that predicts as well as the best, within the uncertainty; one kind unless the best is better
+       beyond doubt, and by something that matters
+    5. all contexts are sorted by the networks of that K, which then learn from all of them; a context that one model for all
+       explains better than every kind is of no kind
+
+Where each world was logged by its own policy, how likely an action was would name the world and teach nothing about it: models
+condition on (s, a) and never on how likely a was. Contexts that merely visit other states are no kinds either: the networks
+share what they have in common, and one network for all predicts such contexts as well as several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from rich.console import Console
+from scipy.stats import t as student
+from torch import Tensor
+
+from apev.data.dataset import Dataset
+from apev.progress import progress_bar
+from apev.worlds.models import WorldModels, out_of_fold, train
+from apev.worlds.regression import Sums, mixtures
+from apev.worlds.rows import Rows
+
+NO_KIND = -1
+MOST_KINDS = 6
+MOST_ROWS = 200_000  # of as many contexts as that takes; the others are sorted by the models
+FEWEST_CONTEXTS = 6
+FEW_CONTEXTS = 60  # up to so many are all held out, in three parts
+FOLDS = 3
+STARTS = 8
+RIDGE = 40.0  # rows that speak for no effect at all, in each kind's regression
+WIDEST = 24  # observation columns that the regressions read; more are projected
+FEW_STEPS = 32  # at most so many first steps say which kind a held-out context is
+DOUBT = 1e-3  # the chance at which several kinds may seem to predict better than one
+MATTERS = 0.01  # and the share of some column's variance that they must explain
+SMALLEST_SHARE = 0.02  # of the contexts, and at least two: fewer are no kind
+UPDATES = {"pooled": 1000, "tried": 600, "final": 2000}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """How well a number of kinds predicts held-out contexts after their first steps."""
+
+    kinds: int
+    gain: float  # log-likelihood a row, less that of one model for all
+    error: float  # its standard error over held-out contexts
+    contexts: int  # how many were held out
+    share: float  # of the variance of the column that gains most
+
+    @property
+    def beyond_doubt(self) -> bool:
+        """Whether it predicts better than one model for all, surely, and by something that matters."""
+        if self.contexts < 2 or self.share < MATTERS:
+            return False
+        return self.gain > float(student.ppf(1 - DOUBT, self.contexts - 1)) * self.error
+
+
+@dataclass(frozen=True)
+class Found:
+    """The kinds of a log."""
+
+    kind: np.ndarray  # int64 [contexts]: of each context, or NO_KIND
+    contexts: np.ndarray  # int64 [contexts]: their numbers in the log
+    models: WorldModels | None  # None where there is one kind
+    tried: tuple[Tried, ...]
+    rows: Rows | None  # that the models were made of
+    held_out: Tensor | None  # [N] bool: rows of `rows` that the models did not learn from
+    why_one: str = ""  # where no more could be looked for
+
+    @property
+    def count(self) -> int:
+        """K."""
+        return 1 if self.models is None else self.models.kinds
+
+
+def find(
+    log: Dataset,
+    *,
+    kinds: int | np.ndarray | None = None,
+    most: int = MOST_KINDS,
+    seed: int = 0,
+    console: Console | None = None,
+) -> Found:
+    """The kinds of this log's contexts.
+
+    kinds: how many, where that is known, or the kind of each context [contexts in order of their numbers], where that is.
+    most: no more than so many are tried.
+    """
+    numbers = np.unique(log.group[log.usable])
+    one = Found(np.zeros(len(numbers), dtype=np.int64), numbers, None, (), None, None)
+    if isinstance(kinds, int) and kinds == 1:
+        return one
+    if log.pictures is not None:
+        return replace_why(one, "observations are pictures, which these models do not read")
+    if len(numbers) < FEWEST_CONTEXTS and kinds is None:
+        return replace_why(one, f"{len(numbers)} contexts are too few to compare, {FEWEST_CONTEXTS} are the least")
+    generator = torch.Generator().manual_seed(seed)
+    chosen = some_contexts(log, numbers, generator)
+    rows = Rows.of(log, contexts=None if len(chosen) == len(numbers) else chosen)
+    if not rows.y.shape[1]:
+        return replace_why(one, "nothing in the log varies")
+    with progress_bar(console) as bar:
+        tries = (2 + (most - 1 if kinds is None else 1)) * (FOLDS if len(rows.sizes) <= FEW_CONTEXTS else 1)
+        total = 2 * UPDATES["final"] + (0 if isinstance(kinds, np.ndarray) else UPDATES["pooled"] + UPDATES["tried"] * tries)
+        task = bar.add_task("looking for kinds", total=total)
+
+        def each() -> None:
+            bar.advance(task)
+
+        if isinstance(kinds, np.ndarray):
+            given = torch.from_numpy(np.asarray(kinds, dtype=np.int64))[np.searchsorted(numbers, rows.contexts)]
+            tried: tuple[Tried, ...] = ()
+            sorted_into = given
+        else:
+            errors = bounded(out_of_fold(rows, chunks(rows), FOLDS, updates=UPDATES["pooled"], seed=seed, each=each))
+            tried, best = try_numbers(rows, errors, kinds, most, seed, generator, each)
+            if best is None:
+                return Found(one.kind, numbers, None, tried, rows, None)
+            sorted_into = sort(best, rows)
+        models, kind, held_out = finish(rows, sorted_into, seed, each, fixed=isinstance(kinds, np.ndarray))
+    of_all = np.full(len(numbers), NO_KIND, dtype=np.int64)
+    of_all[np.searchsorted(numbers, rows.contexts)] = kind.numpy()
+    for rest in pieces(np.setdiff1d(numbers, rows.contexts)):
+        others = Rows.of(log, rows.units, rest)
+        of_all[np.searchsorted(numbers, others.contexts)] = sort(models, others).numpy()
+    return Found(of_all, numbers, models, tried, rows, held_out)
+
+
+def replace_why(found: Found, why: str) -> Found:
+    """One kind, and why no more were looked for."""
+    return Found(found.kind, found.contexts, None, (), None, None, why)
+
+
+def some_contexts(log: Dataset, numbers: np.ndarray, generator: torch.Generator) -> np.ndarray:
+    """As many contexts, drawn at random, as have MOST_ROWS rows together."""
+    sizes = np.bincount(np.searchsorted(numbers, log.group[log.usable]), minlength=len(numbers))
+    if sizes.sum() <= MOST_ROWS:
+        return numbers
+    order = torch.randperm(len(numbers), generator=generator).numpy()
+    return np.asarray(np.sort(numbers[order[: max(FEWEST_CONTEXTS, int((sizes[order].cumsum() <= MOST_ROWS).sum()))]]))
+
+
+def pieces(contexts: np.ndarray, size: int = 1000) -> list[np.ndarray]:
+    """Contexts, some at a time."""
+    return [contexts[i : i + size] for i in range(0, len(contexts), size)]
+
+
+def chunks(rows: Rows) -> Tensor:
+    """[N] fold of each row: a context is cut into stretches that go to one fold after another.
+
+    Folds are not whole contexts here: a region of states that one context alone visits would then be foreign to the model
+    that judges it, and the context would look like a kind of its own.
+    """
+    sizes = rows.sizes[rows.context]
+    stretches = torch.where(sizes >= 3 * FOLDS, rows.place * 3 * FOLDS // sizes, rows.place)
+    return (stretches + rows.context) % FOLDS
+
+
+def bounded(errors: Tensor) -> Tensor:
+    """Errors [N, O] cut off at six times their usual size, so that a few rows do not decide."""
+    usual = 1.5 * errors.abs().median(0).values + 1e-3
+    return errors.clamp(-6 * usual, 6 * usual)
+
+
+def features(rows: Rows) -> Tensor:
+    """[N, F]: what the regressions read: 1, the observation (projected where it is wide), the action."""
+    obs, action = rows.x[:, : rows.vector_dim], rows.x[:, rows.vector_dim :]
+    if obs.shape[1] > WIDEST:
+        directions = torch.linalg.eigh(obs.T @ obs / len(obs)).eigenvectors[:, -WIDEST:]
+        obs = obs @ directions
+    return torch.cat([torch.ones(len(rows), 1), obs, action], 1)
+
+
+def try_numbers(
+    rows: Rows,
+    errors: Tensor,
+    count: int | None,
+    most: int,
+    seed: int,
+    generator: torch.Generator,
+    each: Callable[[], None],
+) -> tuple[tuple[Tried, ...], WorldModels | None]:
+    """(how well each number of kinds predicts held-out contexts, models of the best; None: one kind)."""
+    f = features(rows)
+    sums = Sums.of(f, errors, rows.context, len(rows.sizes))
+    ridge = RIDGE * f.square().mean(0) + 1e-6
+    numbers = range(2, most + 1) if count is None else [count]
+    attempts: dict[int, list[Attempt]] = {number: [] for number in numbers}
+    for held in splits(rows, generator):
+        start = min(max(2, int((~held).sum()) // 2), 2 * max(numbers))
+        sortings = mixtures(sums.only(~held), start, ridge, STARTS, generator)
+        learn = ~held[rows.context]
+        for_all = torch.where(learn, 0, NO_KIND)
+        begun = train(rows, for_all, 1, updates=UPDATES["tried"], seed=seed, each=each)
+        shared = [p.detach() for p in begun.net.parameters()]
+        # One model for all learns as long as the others, from where they begin too.
+        pooled = train(rows, for_all, 1, updates=UPDATES["tried"], seed=seed, start=shared, each=each)
+        pooled.measure(pooled.errors(rows)[0][~learn], rows.known[~learn])
+        base = score(pooled, rows, held)
+        for number in numbers:
+            kind = without_small(sortings[number].share.argmax(1), ~held) if number in sortings else None
+            names = torch.zeros(0) if kind is None else kind[kind != NO_KIND].unique()
+            if kind is None or len(names) < 2:
+                attempts.pop(number, None)
+                continue
+            of_rows = torch.where(learn, renumbered(kind, names)[rows.context], NO_KIND)
+            models = train(rows, of_rows, len(names), updates=UPDATES["tried"], seed=seed, start=shared, each=each)
+            models.sigma.copy_(pooled.sigma)
+            models.columns.copy_(pooled.columns)
+            if number in attempts:
+                attempts[number].append(Attempt(models, base, score(models, rows, held)))
+    found = {number: compare(tries) for number, tries in attempts.items() if tries}
+    told = tuple(tried for tried, _ in found.values())
+    chosen = next(iter(found), None) if count is not None else smallest_good(found)
+    if chosen is None:
+        return told, None
+    return told, max(attempts[chosen], key=lambda attempt: float(attempt.after.likelihood.mean())).models
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A number of kinds, tried on one split of the contexts."""
+
+    models: WorldModels
+    before: Score  # of one model for all
+    after: Score
+
+
+def splits(rows: Rows, generator: torch.Generator) -> list[Tensor]:
+    """[C] bool each: contexts to hold out. Where there are few, every context is held out once."""
+    long = (rows.sizes >= 4).nonzero()[:, 0]  # shorter ones have no steps after their first
+    order = long[torch.randperm(len(long), generator=generator)]
+    parts = order.tensor_split(3)
+    held = []
+    for part in parts if len(long) <= FEW_CONTEXTS else parts[:1]:
+        held.append(torch.zeros(len(rows.sizes), dtype=torch.bool))
+        held[-1][part] = True
+    return held
+
+
+def compare(tries: list[Attempt]) -> tuple[Tried, Tensor]:
+    """(how much better than one model for all, the gain of each held-out context)."""
+    gains = torch.cat([t.after.likelihood - t.before.likelihood for t in tries])
+    bounded_gains = winsorised(gains)
+    error = float(bounded_gains.std() / len(gains) ** 0.5) if len(gains) > 1 else float("inf")
+    explained = torch.cat([(t.before.squares - t.after.squares) / t.before.total for t in tries])
+    kinds = sorted(t.models.kinds for t in tries)[len(tries) // 2]
+    return Tried(kinds, float(bounded_gains.mean()), error, len(gains), float(explained.mean(0).max())), gains
+
+
+def smallest_good(found: dict[int, tuple[Tried, Tensor]]) -> int | None:
+    """The smallest number that predicts as well as the best, within the uncertainty; None: one kind does."""
+    good = {number: result for number, result in found.items() if result[0].beyond_doubt}
+    if not good:
+        return None
+    best = max(good, key=lambda number: good[number][0].gain)
+    for number in sorted(good):
+        lost = winsorised(good[best][1] - good[number][1])
+        if float(lost.mean()) <= float(lost.std() / len(lost) ** 0.5):
+            return number
+    return best
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well contexts are predicted after their first steps."""
+
+    likelihood: Tensor  # [c] a row
+    squares: Tensor  # [c, O] mean squared error, bounded
+    total: Tensor  # [O] variance, bounded alike
+
+
+def score(models: WorldModels, rows: Rows, held: Tensor) -> Score:
+    """Of the contexts [C] that are `held` out."""
+    picked = held[rows.context].nonzero()[:, 0]
+    part = Rows(
+        rows.x[picked], rows.y[picked], rows.known[picked], rows.context[picked], rows.place[picked],
+        rows.sizes, rows.contexts, rows.units, rows.names, rows.vector_dim,
+    )  # fmt: skip
+    errors = models.errors(part)  # [K, n, O]
+    evidence = models.evidence(errors, part.known).T  # [n, K]
+    first = part.place < (part.sizes // 2).clamp(max=FEW_STEPS)[part.context]
+    belief = part.sums(torch.where(first[:, None], evidence, 0.0)).log_softmax(-1)  # [C, K]
+    after = (~first).float()
+    count = part.sums(after)[held].clamp_min(1)
+    likelihood = part.sums((belief[part.context] + evidence).logsumexp(-1) * after)[held] / count
+    mean_error = torch.einsum("nk,kno->no", belief[part.context].exp(), errors) * part.known
+    squares = part.sums(mean_error.square().clamp(max=9) * after[:, None])[held] / count[:, None]
+    return Score(likelihood, squares, (part.y.square().clamp(max=9) * part.known).mean(0).clamp_min(1e-6))
+
+
+def winsorised(values: Tensor) -> Tensor:
+    """Values with the outer tenths moved to where they begin: one odd context does not decide. A few stay as they are."""
+    if len(values) < 10:
+        return values
+    low, high = torch.quantile(values, 0.1), torch.quantile(values, 0.9)
+    return values.clamp(low, high)
+
+
+def without_small(kind: Tensor, counted: Tensor) -> Tensor:
+    """[C]: kinds that too few of the `counted` contexts are of become no kind."""
+    kind = torch.where(counted, kind, NO_KIND)
+    least = max(2, round(SMALLEST_SHARE * int(counted.sum())))
+    sizes = torch.bincount(kind[kind != NO_KIND], minlength=int(kind.max()) + 1)
+    return torch.where((kind != NO_KIND) & (sizes[kind] >= least), kind, NO_KIND)
+
+
+def renumbered(kind: Tensor, names: Tensor) -> Tensor:
+    """Kinds as 0, 1, 2, ... in the order of `names`."""
+    return torch.where(kind == NO_KIND, NO_KIND, torch.searchsorted(names, kind))
+
+
+def sort(models: WorldModels, rows: Rows) -> Tensor:
+    """[C]: the kind that explains each context best."""
+    return rows.sums(models.of_rows(rows)).argmax(1)
+
+
+def finish(rows: Rows, kind: Tensor, seed: int, each: Callable[[], None], *, fixed: bool) -> tuple[WorldModels, Tensor, Tensor]:
+    """(models of all contexts, the kind of each, rows [N] they did not learn from); twice, sorting anew in between."""
+    held_out = chunks(rows) == 0
+    held_out &= rows.place * 2 >= rows.sizes[rows.context]  # of the later half: a sixth of the rows
+    pooled = train(rows, torch.where(held_out, NO_KIND, 0), 1, updates=UPDATES["final"] // 2, seed=seed, each=each)
+    start = [p.detach() for p in pooled.net.parameters()]
+    count = int(kind.max()) + 1
+    models = pooled
+    for updates in (UPDATES["final"] // 2, UPDATES["final"]):
+        of_rows = torch.where(held_out, NO_KIND, kind[rows.context])
+        models = train(rows, of_rows, count, updates=updates, seed=seed, start=start, each=each)
+        judged = held_out & (kind[rows.context] != NO_KIND)
+        errors = models.errors(rows)  # [K, N, O]
+        own = errors[kind[rows.context][judged], judged.nonzero()[:, 0]]
+        models.measure(own, rows.known[judged])
+        if fixed:
+            continue
+        pooled.sigma.copy_(models.sigma)
+        pooled.columns.copy_(models.columns)
+        by_kind = rows.sums(models.evidence(errors, rows.known).T)  # [C, K]
+        by_one = rows.sums(pooled.of_rows(rows))[:, 0]
+        kind = torch.where(by_kind.amax(1) >= by_one, by_kind.argmax(1), NO_KIND)
+        for k in range(count):  # a kind that lost all its contexts keeps its best one
+            if not bool((kind == k).any()):
+                kind[by_kind[:, k].argmax()] = k
+    return models, kind, held_out
