@@ -88,6 +88,8 @@ def test_the_lowest_return_counts_what_was_cut_off(rewards: list[float], ended: 
     rows = np.zeros((len(rewards), 1))
     data = Dataset.from_arrays(rows, rows, np.array(rewards), np.array(ended, dtype=bool), np.zeros(len(rewards), dtype=bool))
     assert data.lowest_return(gamma) == pytest.approx(lowest)
+    mirrored = Dataset.from_arrays(rows, rows, -data.rewards, data.terminated, data.truncated)
+    assert mirrored.highest_return(gamma) == pytest.approx(-lowest)
 
 
 def test_given_next_observations_make_every_row_usable() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from apev.nn import kernels
-from apev.nn.ensemble import EnsembleMLP
+from apev.nn.ensemble import EnsembleLinear, EnsembleMLP, NormedMLP
 from apev.nn.kernels import Groups
 
 
@@ -39,6 +39,20 @@ def test_a_few_members_at_a_time_give_the_values_and_gradients_of_all_at_once(ou
     assert all((p.grad is None) == frozen for p in net.parameters())
     with torch.no_grad():
         torch.testing.assert_close(net(x), plain)
+
+
+def test_layer_norm_is_torchs_for_every_member() -> None:
+    net, x = NormedMLP(3, 4, (8, 6), 2), torch.randn(3, 50, 4, requires_grad=True)
+    for k, found in enumerate(net(x)):
+        h = x[k]
+        for i, layer in enumerate(net.layers):
+            assert isinstance(layer, EnsembleLinear)
+            h = h @ layer.weight[k] + layer.bias[k]
+            h = h if i == 2 else torch.nn.LayerNorm(h.shape[1], elementwise_affine=False)(h).relu()
+        torch.testing.assert_close(found, h)
+    net(x, frozen=True).sum().backward()
+    assert x.grad is not None
+    assert all(p.grad is None for p in net.parameters())
 
 
 @pytest.mark.parametrize("hidden", [(), (8,), (300, 200, 400)])

@@ -58,6 +58,16 @@ class TestIQL(ContinuousContract):
     settings = {"target_rate": 0.05}  # noqa: RUF012
 
 
+class TestTD3BC(ContinuousContract):
+    agent = "td3-bc"
+    settings = {"target_rate": 0.05}  # noqa: RUF012
+
+
+class TestTD3BCOfSeveralMembers(ContinuousContract):
+    agent = "td3-bc"
+    settings = {"members": 3, "target_rate": 0.05}  # noqa: RUF012
+
+
 class TestAPEV(ContinuousContract):
     agent = "ape-v-sac"
     settings = {"critics": 4, "members": 3, "target_rate": 0.05}  # noqa: RUF012

@@ -8,6 +8,7 @@ from apev.agents.continuous.edac import EDAC, EDACConfig
 from apev.agents.continuous.iql import IQL, IQLConfig
 from apev.agents.continuous.rem import REM, REMConfig
 from apev.agents.continuous.sac import SAC, SACConfig
+from apev.agents.continuous.td3bc import TD3BC, TD3BCConfig
 from apev.agents.discrete.apev import APEV, APEVConfig
 from apev.agents.discrete.base import DQNConfig
 from apev.agents.discrete.bc import DiscreteBC, DiscreteBCConfig
@@ -81,6 +82,15 @@ register(
 )
 register(
     Algorithm(
+        name="td3-bc",
+        label="TD3+BC",
+        colour="#0c8599",
+        about="follows the values and stays close to what the log does",
+        continuous=Variant(TD3BC, TD3BCConfig, "td3-bc"),
+    )
+)
+register(
+    Algorithm(
         name="rem",
         label="REM",
         colour="#d6336c",
@@ -141,6 +151,7 @@ __all__ = [
     "LCB",
     "REM",
     "SAC",
+    "TD3BC",
     "APEVC51Config",
     "APEVConfig",
     "APEVSACConfig",
@@ -165,6 +176,7 @@ __all__ = [
     "LCBConfig",
     "REMConfig",
     "SACConfig",
+    "TD3BCConfig",
     "Variant",
     "find",
     "register",

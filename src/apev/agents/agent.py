@@ -15,7 +15,7 @@ from apev import belief as beliefs
 from apev.belief import BeliefFilter, Likelihood
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
-from apev.nn.ensemble import EncoderEnsemble, EnsembleMLP
+from apev.nn.ensemble import EncoderEnsemble, EnsembleMLP, NormedMLP
 
 SMALLEST = 1e-6  # a member that never errs still has a scale
 
@@ -59,6 +59,7 @@ class Agent(nn.Module, ABC):
 
     errs: ClassVar[bool] = True  # members make errors that a belief can follow
     weighs_rows: ClassVar[bool] = False  # it learns from rows by their importance, and tells a sampler how they went
+    takes_blocks: ClassVar[bool] = False  # each member may learn from rows of its own
     layout: Layout
     config: Any  # a frozen dataclass with gamma, lr and target_rate; a BeliefConfig too where there is a belief
     members: int  # K
@@ -83,6 +84,8 @@ class Agent(nn.Module, ABC):
             )
         if batch.weight is not None and not self.weighs_rows:
             raise ValueError("this agent takes all rows alike, and the batch weighs them. Fix: Sampler, or an agent of C51.")
+        if batch.blocks and not self.takes_blocks:
+            raise ValueError("this agent's members learn from all rows, and the batch has a block for each. Fix: Sampler.")
 
     @abstractmethod
     def encode(self, pictures: Tensor | None) -> Tensor | None:
@@ -150,7 +153,7 @@ class Agent(nn.Module, ABC):
     def compile_networks(self) -> None:
         """Have torch.compile fuse every network's passes. Weights and files stay as they are; the last digits may differ."""
         for part in self.modules():
-            if isinstance(part, EnsembleMLP | EncoderEnsemble):
+            if isinstance(part, EnsembleMLP | NormedMLP | EncoderEnsemble):
                 part.compile()
 
     @property

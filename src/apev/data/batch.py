@@ -54,6 +54,9 @@ class Batch:
     shares_pictures: bool = False
     """Whether each row shows the same picture before and after its step, as where a context is one picture. Agents then
     encode the table once, and targets read the online encoder's features; else targets have an encoder of their own."""
+    blocks: bool = False
+    """Whether the rows are one block for each member, as long as each other, in the order of the members: a member then learns
+    from its own block alone. Else all members learn from all rows."""
 
     def prioritised(self, weight: Tensor, returns: Tensor | None, learned: Callable[[Tensor], None]) -> Batch:
         """The same rows with their importance, perhaps their returns, and somebody who wants to know how they went."""
@@ -67,7 +70,7 @@ class Batch:
         weight, returns = (None if column is None else column.to(device) for column in (self.weight, self.returns))
         next_obs = Observations(after.vector, obs.pictures, after.picture)
         columns = (obs, action, reward, next_obs, terminated, group, weight, returns)
-        return Batch(*columns, self.learned, self.shares_pictures)
+        return Batch(*columns, self.learned, self.shares_pictures, self.blocks)
 
 
 @dataclass(frozen=True)

@@ -280,12 +280,19 @@ class Dataset:
 
     def lowest_return(self, gamma: float) -> float:
         """The least discounted reward from any row on; where an episode was cut off, it goes on as badly for ever."""
+        return self._worst_return(self.rewards, gamma)
+
+    def highest_return(self, gamma: float) -> float:
+        """The most discounted reward from any row on; where an episode was cut off, it goes on as well for ever."""
+        return -self._worst_return(-self.rewards, gamma)
+
+    def _worst_return(self, rewards: np.ndarray, gamma: float) -> float:
         from scipy.signal import lfilter
 
         starts = np.flatnonzero(self._last)[:-1] + 1
         lowest = np.inf
-        for rewards, ended in zip(np.split(self.rewards, starts), self.terminated[self._last], strict=True):
-            backwards = np.asarray(rewards[::-1], dtype=np.float64)
+        for episode, ended in zip(np.split(rewards, starts), self.terminated[self._last], strict=True):
+            backwards = np.asarray(episode[::-1], dtype=np.float64)
             returns = lfilter([1.0], [1.0, -gamma], backwards)  # of the last row first
             if not ended:
                 with np.errstate(divide="ignore", invalid="ignore"):  # gamma may be 1

@@ -81,6 +81,21 @@ class EnsembleMLP(nn.Module):
             setattr(self, name, torch.compile(getattr(self, name), *args, **options))
 
 
+class NormedMLP(nn.Module):
+    """K multilayer perceptrons with layer norm before every ReLU: values that cannot grow without bound far from the data."""
+
+    __call__: Callable[..., Tensor]  # torch says Any
+
+    def __init__(self, members: int, inputs: int, hidden: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        self.members = members
+        self.layers = nn.ModuleList(EnsembleLinear(members, i, o) for i, o in pairwise([inputs, *hidden, outputs]))
+
+    def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
+        """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
+        return kernels.normed_mlp(x, [p.detach() for p in self.parameters()] if frozen else [*self.parameters()])
+
+
 PIXELS = 2**17  # of the pictures that go through a convolutional encoder together on a CPU: 32 of 64 x 64
 
 
