@@ -14,19 +14,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
+from torch import Tensor
 
-from apev.agents import BeliefConfig, Variant, find
+from apev.agents import ALGORITHMS, BeliefConfig, Variant, find
 from apev.agents.agent import Agent
 from apev.agents.registry import agent_of
 from apev.data import Dataset, Sampler
+from apev.data.by_kind import KindSampler
 from apev.evaluation import Evaluation, evaluate_policies
 from apev.loop import Evaluator, Schedule
 from apev.loop import run as run_training
 from apev.policy import Policy, load
+from apev.terminal import markup
+from apev.worlds import NO_KIND, Kinds
+from apev.worlds import kinds as find_kinds
+from apev.worlds.files import KINDS
+from apev.worlds.files import load as load_kinds
+from apev.worlds.files import save as save_kinds
+from apev.worlds.find import MOST_ROWS
+from apev.worlds.rows import Rows
 
 FIRST_LOOK = 3000  # updates unless they are given
 KEPT = ("name", "environment", "environment_spec", "reference")  # what a run keeps of its log's origin
+LEAST_A_KIND = 128  # transitions of each kind in a batch, where members are kinds
 PER_GROUP = 16  # transitions of a context that a batch takes together, where the log names contexts or shares pictures
 
 Log = Dataset | str | os.PathLike[str]
@@ -61,6 +73,8 @@ def train(
     held_out: float = 0.05,
     lr_decay: bool = False,
     compile: bool = False,
+    base: str | None = None,
+    kinds: int | Sequence[int] | None = None,
     config: Any = None,
     console: Console | None = None,
     extras: Extras | None = None,
@@ -80,13 +94,17 @@ def train(
     held_out: share of the rows that no member trains on, to calibrate the belief; agents without one hold out nothing.
     lr_decay: let the learning rate fall along a half cosine.
     compile: compile the networks with torch.compile, for a GPU.
+    base: the learner that the members of "ape-v" are, for continuous actions "td3-bc" (default) or "sac-n", the paper's.
+    kinds: how many kinds of contexts the log holds, where that is known (1: do not look), or the kind of each context, by its
+        number; None finds out. Where there are several, "ape-v" has a member for each.
     config: a whole configuration of an agent, instead of an algorithm and its settings.
     settings: any field of the agent's configuration: members=5, gamma=0.98, lr=3e-4, ...
     """
     extras, console = extras or Extras(), console or Console(stderr=True, highlight=False)
     log = data if isinstance(data, Dataset) else Dataset.load(data)
+    looks = config is None and extras.sampler is None
     if config is None:
-        variant = find(algorithm, discrete=log.discrete)
+        variant = find(algorithm, discrete=log.discrete, base=base)
         config = configure(variant, settings)
         kind: type[Agent] = variant.agent
     else:
@@ -95,7 +113,13 @@ def train(
     if rest is None and has_belief(kind, config) and held_out * len(log) >= 1:
         kept, rest = log.split(held_out, seed)
         console.print(f"held out to calibrate the belief: {split_in_words(log, rest)}")
+    worlds = None
+    if looks and can_be_worlds(algorithm, kind, config, settings):
+        worlds = kinds_of(kept, kinds, None if out is None else Path(out), resume, seed, console)
+        config = for_worlds(config, worlds, settings)
     agent = kind.for_data(kept, config, seed=seed)
+    if worlds is not None and worlds.models is not None:
+        agent.take_worlds(worlds.models, by_group(kept, worlds))
     agent.to_device(device)
     if compile:
         agent.compile_networks()
@@ -107,7 +131,12 @@ def train(
     schedule = extras.schedule or Schedule(
         updates or 0, max(1, min(50, updates or 1)), eval_every if eval_env is not None else 0, checkpoint_every, lr_decay
     )
-    sampler = extras.sampler(kept, config) if extras.sampler is not None else usual_sampler(kept, size, device, seed)
+    if extras.sampler is not None:
+        sampler = extras.sampler(kept, config)
+    elif worlds is not None and worlds.models is not None:
+        sampler = sampler_of_worlds(kept, worlds, size, device, seed)
+    else:
+        sampler = usual_sampler(kept, size, device, seed)
     evaluator = extras.evaluator
     if evaluator is None and eval_env is not None:
         evaluator = returns_in(eval_env, seed, agent)
@@ -116,10 +145,13 @@ def train(
         facts = {"agent": algorithm, "data_digest": log.digest, "seed": seed, "batch_size": size, "held_out": held_out}
         facts |= {"source": {key: log.source[key] for key in KEPT if key in log.source}}
     with tempfile.TemporaryDirectory() as nowhere:
+        folder = Path(nowhere if out is None else out)
+        if worlds is not None:
+            save_kinds(worlds, folder)
         folder = run_training(
             agent,
             sampler,
-            Path(nowhere if out is None else out),
+            folder,
             schedule,
             resume=resume,
             held_out=None if rest is None else Sampler(rest, device=device),
@@ -147,6 +179,67 @@ def has_belief(kind: type[Agent], config: Any) -> bool:
     """Whether these agents have members to believe in, and errors to judge them by."""
     members = getattr(config, "members", 1) + getattr(config, "wildcards", 0)
     return kind.errs and isinstance(config, BeliefConfig) and members != 1
+
+
+def can_be_worlds(algorithm: str, kind: type[Agent], config: Any, settings: Mapping[str, Any]) -> bool:
+    """Whether members may be kinds of the world: not where the user has said what they are."""
+    as_printed = getattr(config, "surprise", "certain") == "paper"
+    said = "members" in settings or as_printed or getattr(config, "wildcards", 0) > 0
+    return ALGORITHMS[algorithm].adapts and kind.takes_blocks and not said
+
+
+def kinds_of(
+    log: Dataset, count: int | Sequence[int] | None, out: Path | None, resume: bool, seed: int, console: Console
+) -> Kinds:
+    """The kinds of contexts to train on, as they were found before where a run goes on; says what they are."""
+    if out is not None and resume and (out / KINDS).exists():
+        return load_kinds(out)
+    given = count if count is None or isinstance(count, int) else labels_of(log, count)
+    found = find_kinds(log, count=given, seed=seed, console=console)
+    if count != 1:
+        console.print(markup(found.in_words()))
+    return found
+
+
+def labels_of(log: Dataset, labels: Sequence[int]) -> np.ndarray:
+    """The kind of each context that shows in the log, from labels by the contexts' numbers."""
+    named = np.asarray(labels, dtype=np.int64)
+    numbers = np.unique(log.group[log.usable])
+    if log.contexts is None or named.ndim != 1 or len(named) <= numbers[-1] or named.min() < 0:
+        raise ValueError(
+            f"kinds: {len(named)} labels for contexts 0 to {int(numbers[-1])}. "
+            "Fix: a log with `contexts`, and one whole number from 0 on for each of them."
+        )
+    return np.asarray(np.unique(named[numbers], return_inverse=True)[1])
+
+
+def for_worlds(config: Any, worlds: Kinds, settings: Mapping[str, Any]) -> Any:
+    """The same configuration with a member for each kind; as it is where there is one kind."""
+    if worlds.models is None:
+        return config
+    found: dict[str, Any] = {"members": worlds.count, "world_columns": len(worlds.models.sigma), "evidence": "model"}
+    found |= {"careful": config.critics} if hasattr(config, "careful") else {}
+    found |= {"bootstrap": 1.0} if hasattr(config, "bootstrap") else {}
+    return replace(config, **{name: value for name, value in found.items() if name not in settings})
+
+
+def by_group(log: Dataset, worlds: Kinds) -> Tensor:
+    """int64 [num_groups]: the kind of each context by its number; -1 where it has none."""
+    kind = torch.full((log.num_groups,), NO_KIND)
+    kind[torch.from_numpy(worlds.contexts)] = torch.from_numpy(worlds.kind)
+    return kind
+
+
+def sampler_of_worlds(log: Dataset, worlds: Kinds, batch_size: int, device: str, seed: int) -> Sampler:
+    """Batches with a block for each kind, and beliefs that the log's evidence leads to."""
+    assert worlds.models is not None
+    evidence = np.zeros((len(log), worlds.count), dtype=np.float32)
+    usable = np.flatnonzero(log.usable)
+    for part in np.array_split(np.unique(log.group[usable]), max(1, len(usable) // MOST_ROWS)):
+        rows = Rows.of(log, worlds.models.units, part)
+        evidence[usable[np.isin(log.group[usable], part)]] = worlds.models.of_rows(rows).numpy()
+    size = max(batch_size, LEAST_A_KIND * worlds.count)
+    return KindSampler(log, by_group(log, worlds).numpy(), evidence=evidence, batch_size=size, device=device, seed=seed)
 
 
 def usual_sampler(log: Dataset, batch_size: int, device: str, seed: int) -> Sampler:

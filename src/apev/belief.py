@@ -122,9 +122,13 @@ class BeliefFilter:
     @torch.no_grad()
     def update(self, log_belief: Tensor, td_errors: Tensor, mask: Tensor | None = None) -> Tensor:
         """One step of Bayes' rule; rows where `mask` is False keep their belief. Carries no gradient."""
+        return self.weigh(log_belief, self.log_likelihood(td_errors), mask)
+
+    @torch.no_grad()
+    def weigh(self, log_belief: Tensor, evidence: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The same from log-likelihoods `[..., K]`, whatever they were computed from."""
         old = log_belief * (1 - self.forgetting) if self.forgetting else log_belief
         # The best member's surprise is a common factor; taking it out first keeps huge errors exact.
-        evidence = self.log_likelihood(td_errors)
         new = self.apply_floor(normalise(old + (evidence - evidence.amax(-1, keepdim=True))))
         return new if mask is None else torch.where(mask.unsqueeze(-1), new, log_belief)
 

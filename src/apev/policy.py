@@ -172,9 +172,9 @@ class Policy:
         )
         if self.adapts:
             joined, features = self._features.of_step(step)
-            errors = self.agent.td_errors(joined, state.log_belief, features, self._draws)
-            log_belief = self.filter.update(state.log_belief, errors, used)
-            if not bool(torch.isfinite(torch.where(used[:, None], errors + log_belief, 0.0)).all()):
+            evidence = self.agent.log_evidence(joined, state.log_belief, features, self._draws)
+            log_belief = self.filter.weigh(state.log_belief, evidence, used)
+            if not bool(torch.isfinite(torch.where(used[:, None], evidence + log_belief, 0.0)).all()):
                 raise ValueError(
                     "this step makes members' errors overflow. Fix: repair reward and next_obs, or check their units."
                 )

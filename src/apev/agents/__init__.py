@@ -30,7 +30,14 @@ register(
         colour="#e8590c",
         about="adapts: a value function for each explanation of the log, and a belief over them",
         discrete=Variant(APEV, APEVConfig, "ape-v"),
-        continuous=Variant(APEVSAC, APEVSACConfig, "ape-v-sac"),
+        continuous=Variant(
+            TD3BC,
+            TD3BCConfig,
+            "td3-bc",
+            {"members": 2},
+            base="td3-bc",
+            other_bases=(Variant(APEVSAC, APEVSACConfig, "ape-v-sac", base="sac-n"),),
+        ),
         adapts=True,
     )
 )

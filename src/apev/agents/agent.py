@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, Self, get_args, get_type_hints
+from typing import Any, ClassVar, Literal, Self, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +16,24 @@ from apev.belief import BeliefFilter, Likelihood
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.nn.ensemble import EncoderEnsemble, EnsembleMLP, NormedMLP
+from apev.worlds.models import WorldModels
+from apev.worlds.rows import Units
 
 SMALLEST = 1e-6  # a member that never errs still has a scale
 
 
+Evidence = Literal["td", "model", "both"]
+
+
 @dataclass(frozen=True)
 class BeliefConfig:
-    """How TD errors move the belief."""
+    """How what happens moves the belief."""
+
+    evidence: Evidence = "td"
+    """What counts as evidence: 'td' members' TD errors, as in the paper; 'model' what next state, reward and end the models of
+    the worlds expected; 'both' their product. The last two need a log with several kinds of contexts."""
+    world_columns: int = 0
+    """How many columns of what happens the models of the worlds predict; 0: there are no models. Found in the log."""
 
     likelihood: Likelihood = "calibrated"
     """How TD errors become surprise: 'paper' is exp(-error^2) as printed, 'calibrated' divides by a measured scale, so that
@@ -65,6 +76,7 @@ class Agent(nn.Module, ABC):
     members: int  # K
     measured: int  # how many members, the first ones, say how wrong members are on contexts they did not train on
     scale: Tensor  # [K] the filter's sigma_k, a buffer
+    worlds: WorldModels | None  # where members are kinds of the world: what each expects to happen
     generator: torch.Generator  # every random draw of a training step comes from here
 
     @classmethod
@@ -118,6 +130,40 @@ class Agent(nn.Module, ABC):
         self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
         """[B, K]: how wrong each member was about this step; what belief.py turns into surprise."""
+
+    def log_evidence(
+        self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """[B, K]: how likely each member finds this step, as far as the belief is concerned."""
+        kind = getattr(self.config, "evidence", "td")
+        if kind == "td":
+            return self.filter.log_likelihood(self.td_errors(step, log_belief, features, generator))
+        if self.worlds is None:
+            raise ValueError(f"evidence={kind!r} needs models of the worlds, and members are none. Fix: evidence='td'.")
+        told: Tensor = self.worlds.log_likelihood(step) / self.config.temperature
+        if kind == "both":
+            told = told + self.filter.log_likelihood(self.td_errors(step, log_belief, features, generator))
+        return told
+
+    def make_worlds(self) -> None:
+        """Models of the worlds where the configuration says that there are any; `take_worlds` fills them."""
+        self.worlds = None
+        columns = getattr(self.config, "world_columns", 0)
+        if columns:
+            del self.worlds  # a module may not replace a plain attribute
+            layout = self.layout
+            units = Units(layout.vector_dim + (layout.num_actions or layout.action_dim), columns, layout.num_actions)
+            self.worlds = WorldModels(self.members, units).requires_grad_(False)
+
+    def take_worlds(self, models: WorldModels, kind: Tensor) -> None:
+        """Let member k be the world of kind k: models of all, and the kind [groups] of each context (-1: of none)."""
+        if self.worlds is None:
+            raise ValueError("this agent was not built for worlds. Fix: world_columns.")
+        self.worlds.load_state_dict(models.state_dict())
+
+    def worlds_state(self) -> dict[str, Tensor]:
+        """The tensors of the models of the worlds, if there are any."""
+        return {} if self.worlds is None else {f"worlds.{name}": value for name, value in self.worlds.state_dict().items()}
 
     @abstractmethod
     def make_optimizer(self) -> torch.optim.Optimizer:
@@ -177,10 +223,24 @@ class Agent(nn.Module, ABC):
 
     @torch.no_grad()
     def calibrate(self, steps: Iterable[Batch], generator: torch.Generator | None = None) -> None:
-        """Measure the filter's scale on transitions of contexts that no member trained on."""
+        """Measure the filter's scale on transitions of contexts that no member trained on.
+
+        Where members are worlds, each is measured on the contexts of its kind.
+        """
         flat = beliefs.uniform(self.members, 1, self.device)
-        errors = torch.cat([self.td_errors(step, flat.expand(len(step.action), -1), None, generator) for step in steps])
-        errors[:, self.measured :] = torch.nan
-        scale = self.filter.calibrate(errors).scale
+        errors, groups, evidence = [], [], []
+        for step in steps:
+            errors.append(self.td_errors(step, flat.expand(len(step.action), -1), None, generator))
+            if self.worlds is not None:
+                groups.append(step.group)
+                evidence.append(self.worlds.log_likelihood(step))
+        found = torch.cat(errors)
+        found[:, self.measured :] = torch.nan
+        if self.worlds is not None:
+            context = torch.cat(groups).unique(return_inverse=True)[1]
+            told = torch.cat(evidence)
+            kind = told.new_zeros(int(context.max()) + 1, self.members).index_add_(0, context, told).argmax(1)[context]
+            found[kind[:, None] != torch.arange(self.members, device=found.device)] = torch.nan
+        scale = self.filter.calibrate(found).scale
         assert scale is not None
         self.scale.copy_(scale)

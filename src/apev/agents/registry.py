@@ -20,6 +20,8 @@ class Variant:
     config: type[Any]
     stored: str  # the agent's name in files
     settings: Mapping[str, Any] = field(default_factory=dict)  # what the name stands for beyond the agent's defaults
+    base: str = ""  # the learner that members are, where there is a choice
+    other_bases: tuple[Variant, ...] = ()  # with other learners
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,8 @@ def register(algorithm: Algorithm) -> Algorithm:
     """Make an algorithm known everywhere."""
     if algorithm.name in ALGORITHMS:
         raise ValueError(f"there is an algorithm {algorithm.name!r} already. Fix: another name.")
-    for variant in (algorithm.discrete, algorithm.continuous):
-        if variant is not None:
-            register_agent(variant.stored, variant.agent, variant.config)
+    for variant in variants(algorithm):
+        register_agent(variant.stored, variant.agent, variant.config)
     ALGORITHMS[algorithm.name] = algorithm
     return algorithm
 
@@ -63,16 +64,22 @@ def register_agent(stored: str, agent: type[Agent], config: type[Any], *, experi
         _experiments.add(stored)
 
 
+def variants(algorithm: Algorithm) -> list[Variant]:
+    """Every variant of an algorithm, with every base."""
+    either = [variant for variant in (algorithm.discrete, algorithm.continuous) if variant is not None]
+    return [found for variant in either for found in (variant, *variant.other_bases)]
+
+
 def unregister(name: str) -> None:
     """Forget an algorithm, and the agents that no other one uses."""
     ALGORITHMS.pop(name)
-    used = {v.stored for a in ALGORITHMS.values() for v in (a.discrete, a.continuous) if v is not None}
+    used = {variant.stored for algorithm in ALGORITHMS.values() for variant in variants(algorithm)}
     for stored in [stored for stored in AGENTS if stored not in used | _experiments]:
         AGENTS.pop(stored)
 
 
-def find(name: str, *, discrete: bool) -> Variant:
-    """The variant of algorithm `name` that fits a log's actions."""
+def find(name: str, *, discrete: bool, base: str | None = None) -> Variant:
+    """The variant of algorithm `name` that fits a log's actions; with members of the learner `base`, where it is named."""
     if name not in ALGORITHMS:
         raise ValueError(f"no algorithm is called {name!r}. Fix: one of {', '.join(ALGORITHMS)}.")
     algorithm = ALGORITHMS[name]
@@ -83,7 +90,11 @@ def find(name: str, *, discrete: bool) -> Variant:
         raise ValueError(
             f"{name} does not learn from {kind} actions, which this log has. Fix: pick one of {', '.join(fitting)}."
         )
-    return variant
+    known = {found.base: found for found in (variant, *variant.other_bases)}
+    if base is not None and base not in known:
+        choice = ", ".join(word for word in known if word) or "leave it out"
+        raise ValueError(f"{name} has no base {base!r} for this log's actions. Fix: {choice}.")
+    return variant if base is None else known[base]
 
 
 def agent_of(config: Any) -> type[Agent]:

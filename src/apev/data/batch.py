@@ -57,6 +57,8 @@ class Batch:
     blocks: bool = False
     """Whether the rows are one block for each member, as long as each other, in the order of the members: a member then learns
     from its own block alone. Else all members learn from all rows."""
+    log_belief: Tensor | None = None  # [B, K] what the log's own evidence would have taught before the step,
+    next_log_belief: Tensor | None = None  # [B, K] and after it
 
     def prioritised(self, weight: Tensor, returns: Tensor | None, learned: Callable[[Tensor], None]) -> Batch:
         """The same rows with their importance, perhaps their returns, and somebody who wants to know how they went."""
@@ -70,7 +72,8 @@ class Batch:
         weight, returns = (None if column is None else column.to(device) for column in (self.weight, self.returns))
         next_obs = Observations(after.vector, obs.pictures, after.picture)
         columns = (obs, action, reward, next_obs, terminated, group, weight, returns)
-        return Batch(*columns, self.learned, self.shares_pictures, self.blocks)
+        beliefs = (None if b is None else b.to(device) for b in (self.log_belief, self.next_log_belief))
+        return Batch(*columns, self.learned, self.shares_pictures, self.blocks, *beliefs)
 
 
 @dataclass(frozen=True)

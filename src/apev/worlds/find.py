@@ -42,7 +42,7 @@ WIDEST = 24  # observation columns that the regressions read; more are projected
 FEW_STEPS = 32  # at most so many first steps say which kind a held-out context is
 DOUBT = 1e-3  # the chance at which several kinds may seem to predict better than one
 MATTERS = 0.01  # and the share of some column's variance that they must explain
-SMALLEST_SHARE = 0.02  # of the contexts, and at least two: fewer are no kind
+SMALLEST_SHARE = 0.04  # of the contexts, and at least three: fewer are no kind
 UPDATES = {"pooled": 1000, "tried": 600, "final": 2000}
 
 
@@ -309,7 +309,7 @@ def winsorised(values: Tensor) -> Tensor:
 def without_small(kind: Tensor, counted: Tensor) -> Tensor:
     """[C]: kinds that too few of the `counted` contexts are of become no kind."""
     kind = torch.where(counted, kind, NO_KIND)
-    least = max(2, round(SMALLEST_SHARE * int(counted.sum())))
+    least = max(3, round(SMALLEST_SHARE * int(counted.sum())))
     sizes = torch.bincount(kind[kind != NO_KIND], minlength=int(kind.max()) + 1)
     return torch.where((kind != NO_KIND) & (sizes[kind] >= least), kind, NO_KIND)
 

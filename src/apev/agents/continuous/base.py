@@ -39,6 +39,7 @@ class ContinuousAgent(Agent):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.build()
+            self.make_worlds()
 
     @classmethod
     def for_data(cls, dataset: Dataset, config: Any, *, seed: int = 0) -> Self:
@@ -88,13 +89,13 @@ class ContinuousAgent(Agent):
 
     def policy_state(self) -> dict[str, Tensor]:
         """The deployed networks and numbers, and the filter's scales."""
-        return {name: self.state_dict()[name] for name in self._deployed_names()} | {"scale": self.scale}
+        return {name: self.state_dict()[name] for name in self._deployed_names()} | {"scale": self.scale} | self.worlds_state()
 
     def load_policy_state(self, state: dict[str, Tensor]) -> None:
         """Take back what `policy_state` gave."""
         own = self.state_dict()
         with torch.no_grad():
-            for name in self._deployed_names():
+            for name in [*self._deployed_names(), *self.worlds_state()]:
                 own[name].copy_(state[name])
         for follower, followed in self.targets.items():
             self.get_submodule(follower).load_state_dict(self.get_submodule(followed).state_dict())

@@ -75,7 +75,7 @@ class APEV(QAgent):
     """K value functions Q_k(s, b, a) and the policy that maximises their belief-weighted mean."""
 
     config: APEVConfig
-
+    takes_blocks = True
     kinds: Tensor  # [groups] which wildcard trains on which context; -1: none
 
     def __init__(self, layout: Layout, config: APEVConfig, *, num_groups: int = 0, seed: int = 0) -> None:
@@ -150,10 +150,10 @@ class APEV(QAgent):
             next_plain = self.target.plain(next_features, next_vector)
             own_target = self.backup(batch, next_plain.amax(-1))
             errors = (own_q - own_target).T  # [B, K]
-            log_belief = self.from_evidence(batch, errors, self.draw_beliefs(len(errors)))
+            log_belief = self.belief_before(batch, errors)
             weight, held_out = self.weigh(batch)
             self.track_scale(errors.square(), held_out.T, SCALE_RATE)
-            belief, new_belief = log_belief.exp(), self.filter.update(log_belief, errors).exp()
+            belief, new_belief = log_belief.exp(), self.belief_after(batch, errors, log_belief).exp()
             next_q = self.target.corrected(next_plain, next_features, next_vector, new_belief)
             target_q = self.backup(batch, self.next_value(next_q, new_belief))
             moved = (new_belief - belief).abs().sum(-1).mean() / 2
@@ -179,6 +179,18 @@ class APEV(QAgent):
             self.track_scale(errors.square(), held_out.T, SCALE_RATE)
         metrics = self.descend((q - target_q).square(), weight)
         return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
+
+    def belief_before(self, batch: Batch, errors: Tensor) -> Tensor:
+        """[B, K] log-beliefs: what the worlds' models make of the steps before, else drawn, or taught by TD errors."""
+        if batch.log_belief is not None:
+            return self.filter.apply_floor(batch.log_belief)
+        return self.from_evidence(batch, errors, self.draw_beliefs(len(errors)))
+
+    def belief_after(self, batch: Batch, errors: Tensor, log_belief: Tensor) -> Tensor:
+        """[B, K] log-beliefs after the step."""
+        if batch.next_log_belief is not None:
+            return self.filter.apply_floor(batch.next_log_belief)
+        return self.filter.update(log_belief, errors)
 
     def draw_beliefs(self, rows: int) -> Tensor:
         """p(b): [B, K] log-beliefs from the Dirichlet, no weight below the filter's floor."""
@@ -211,6 +223,8 @@ class APEV(QAgent):
         wildcards train on contexts of their kind.
         """
         weight = self.trains_on[batch.group].T.float()
+        if self.worlds is not None:  # a member knows nothing of other kinds
+            return weight, weight
         held_out = 1 - weight if self.config.bootstrap < 1 else torch.ones_like(weight)
         if self.config.wildcards:
             wildcard = torch.arange(self.config.wildcards, device=weight.device)

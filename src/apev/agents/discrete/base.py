@@ -20,6 +20,7 @@ from apev.belief import BeliefFilter
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.nn.qnets import QEnsemble
+from apev.worlds.models import WorldModels
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class ValueAgent(Agent):
             torch.manual_seed(seed)
             self.net = self.build()
             masks = torch.rand(num_groups, self.members) < config.bootstrap
+            self.make_worlds()
         if num_groups:  # every context teaches somebody
             untaught = ~masks[:, : config.members].any(1)
             masks[untaught, torch.arange(int(untaught.sum())) % config.members] = True
@@ -97,6 +99,11 @@ class ValueAgent(Agent):
         super().check_batch(batch)
         if not len(self.trains_on):
             raise ValueError("this agent was built without num_groups. Fix: pass num_groups=dataset.num_groups to train it.")
+
+    def take_worlds(self, models: WorldModels, kind: Tensor) -> None:
+        """Let member k be the world of kind k, and train on the contexts of that kind alone."""
+        super().take_worlds(models, kind)
+        self.trains_on.copy_(kind[:, None] == torch.arange(self.members, device=kind.device))
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Adam over everything that is trained."""
@@ -159,13 +166,16 @@ class ValueAgent(Agent):
 
     def policy_state(self) -> dict[str, Tensor]:
         """The networks and the filter's scales."""
-        return {f"net.{k}": v for k, v in self.net.state_dict().items()} | {"scale": self.scale}
+        return {f"net.{k}": v for k, v in self.net.state_dict().items()} | {"scale": self.scale} | self.worlds_state()
 
     def load_policy_state(self, state: dict[str, Tensor]) -> None:
         """Take back what `policy_state` gave."""
         self.net.load_state_dict({k.removeprefix("net."): v for k, v in state.items() if k.startswith("net.")})
         self.target.load_state_dict(self.net.state_dict())
         self.scale.copy_(state["scale"])
+        if self.worlds is not None:
+            own = {name.removeprefix("worlds."): state[name] for name in self.worlds_state()}
+            self.worlds.load_state_dict(own)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,131 @@
+"""Whether there is anything to adapt to in a log, in plain words: `apev.kinds(log)`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from apev.data.dataset import Dataset
+from apev.worlds.calibrate import Reliability, calibrate, steps_to_sure, telling_columns
+from apev.worlds.find import NO_KIND, Found, Tried, find
+from apev.worlds.models import WorldModels
+
+TELLING = 0.05  # columns that bring less of the evidence are not named
+NAMED = 4
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The kinds of contexts in a log, and what can be said of them."""
+
+    count: int
+    kind: np.ndarray  # int64 [contexts]: of each context; -1: of none
+    contexts: np.ndarray  # int64 [contexts]: their numbers in the log
+    models: WorldModels | None  # what tells kinds apart; None where there is one
+    tried: tuple[Tried, ...]
+    steps_to_95: float  # of the median context, until the belief in its kind is 95%
+    columns: tuple[tuple[str, float], ...]  # which tell kinds apart, and their share of the evidence
+    reliability: tuple[Reliability, ...]
+    length: float  # rows of the median episode
+    group_is: str  # "context", "episode"
+    why_one: str = ""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Contexts of each kind."""
+        return [int(size) for size in np.bincount(self.kind[self.kind != NO_KIND], minlength=self.count)]
+
+    @property
+    def of_no_kind(self) -> int:
+        """Contexts that fit none."""
+        return int((self.kind == NO_KIND).sum())
+
+    @property
+    def pays(self) -> bool:
+        """Whether adapting can pay: several kinds, told apart while there is time to make use of it."""
+        return self.count > 1 and self.steps_to_95 <= self.length / 2
+
+    def in_words(self) -> str:
+        """The verdict."""
+        if self.count == 1:
+            why = self.why_one or f"several kinds predict {self.group_is}s that were held out no better than one"
+            return f"one kind: {why}. There is nothing hidden to adapt to."
+        none = f", {self.of_no_kind} of no kind" if self.of_no_kind else ""
+        found = f"{self.count} kinds of {self.group_is}s ({', '.join(f'{size:,}' for size in self.sizes)}{none})"
+        told = " and ".join(name for name, share in self.columns[:NAMED] if share >= TELLING) or "many columns"
+        if math.isinf(self.steps_to_95):
+            return (
+                f"{found}, told apart by {told}, but most {self.group_is}s end before they are known: adapting can hardly pay."
+            )
+        steps = f"{self.steps_to_95:.0f} step{'s' if self.steps_to_95 != 1 else ''}"
+        so = "adapting can pay" if self.pays else "that leaves little to adapt with"
+        return f"{found}, told apart by {told} within {steps} (median to 95%) of {self.length:.0f}: {so}."
+
+    def __str__(self) -> str:
+        return self.in_words()
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it but the models, as plain values."""
+        steps = None if math.isinf(self.steps_to_95) else self.steps_to_95
+        return {
+            "kinds": self.count,
+            "sizes": self.sizes,
+            "of_no_kind": self.of_no_kind,
+            "steps_to_95": steps,
+            "episode_length": self.length,
+            "columns": [{"name": name, "share": round(share, 4)} for name, share in self.columns],
+            "reliability": [vars(r) for r in self.reliability],
+            "tried": [vars(t) for t in self.tried],
+            "adapting_can_pay": self.pays,
+            "verdict": self.in_words(),
+        }
+
+
+def kinds(
+    log: Dataset,
+    *,
+    count: int | np.ndarray | None = None,
+    most: int = 6,
+    seed: int = 0,
+    console: Console | None = None,
+) -> Kinds:
+    """The kinds of contexts in this log, found without labels, and whether adapting can pay.
+
+    count: how many kinds, where that is known; or the kind of each context, where that is.
+    most: no more than so many are looked for.
+    """
+    found = find(log, kinds=count, most=most, seed=seed, console=console or Console(stderr=True, highlight=False))
+    return judged(log, found)
+
+
+def judged(log: Dataset, found: Found) -> Kinds:
+    """What can be said of kinds that were found; sets the models' temperature."""
+    lengths = np.bincount(log.episodes[log.usable])
+    length = float(np.median(lengths[lengths > 0])) if lengths.any() else 0.0
+    steps = math.inf
+    columns: list[tuple[str, float]] = []
+    reliability: tuple[Reliability, ...] = ()
+    if found.models is not None and found.rows is not None and found.held_out is not None:
+        rows = found.rows
+        kind = torch.from_numpy(found.kind[np.searchsorted(found.contexts, rows.contexts)])
+        reliability = calibrate(found.models, rows, kind, found.held_out)
+        steps = float(steps_to_sure(found.models, rows, kind, found.held_out).median())
+        columns = telling_columns(found.models, rows, kind)
+    return Kinds(
+        found.count,
+        found.kind,
+        found.contexts,
+        found.models,
+        found.tried,
+        steps,
+        tuple(columns),
+        reliability,
+        length,
+        str(log.describe()["group_is"]),
+        found.why_one,
+    )
