@@ -14,6 +14,8 @@ from test_agents import LAYOUT, STEPS, TABLE, TARGET, gradient, set_table, steps
 from apev import belief as beliefs
 from apev.agents import AGENTS, APEV, DQN, LCB, APEVConfig, DiscreteREM, DiscreteREMConfig, DQNConfig, LCBConfig
 from apev.agents.discrete.base import QAgent, blend
+from apev.agents.registry import find
+from apev.api import configure
 from apev.data import Observations
 
 CLONE = [[[0.5, 0.5], [0.9, 0.1]], [[0.2, 0.8], [0.5, 0.5]]]  # G_k(a | s): member 0 has hardly ever seen action 1 in state 1
@@ -134,6 +136,13 @@ def test_no_chosen_action_is_unlikely(support: float) -> None:
     for greedy in (True, False):
         chosen = agent.act(obs, log_belief, greedy)
         assert bool((share.gather(1, chosen[:, None]) >= support * 0.9999).all())
+
+
+def test_users_get_support_unless_they_say_otherwise_and_stored_settings_stay() -> None:
+    for name in ("ape-v", "dqn"):
+        variant = find(name, discrete=True)
+        assert configure(variant, {}).support == 0.3
+        assert configure(variant, {"support": 0.0}) == variant.config()
 
 
 def test_without_support_there_are_no_heads_and_shares_alone_are_accepted() -> None:
