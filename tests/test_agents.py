@@ -71,6 +71,18 @@ class TestAPEVWithWildcards(AgentContract):
     settings = {"members": 3, "wildcards": 3, "prior_scale": 0.1}  # noqa: RUF012
 
 
+class TestDQNOfLikelyActions(AgentContract):
+    agent = "dqn"
+    settings = {"members": 2, "support": 0.3}  # noqa: RUF012
+    loss_falls = False
+
+
+class TestAPEVOfLikelyActions(AgentContract):
+    agent = "ape-v"
+    settings = {"members": 3, "support": 0.3}  # noqa: RUF012
+    loss_falls = False
+
+
 class TestDiscreteBC(AgentContract):
     agent = "discrete-bc"
     imitates = True

@@ -19,8 +19,8 @@ import apev
 from apev.agents import APEVConfig, DQNConfig
 from apev.agents.agent import Agent
 from apev.agents.discrete.dqn import DQN
-from apev.agents.registry import ALGORITHMS, Algorithm, Variant, register, unregister
-from apev.api import Extras
+from apev.agents.registry import ALGORITHMS, Algorithm, Variant, find, register, unregister
+from apev.api import Extras, configure
 from apev.cli import main
 from apev.data import Dataset
 from apev.data.examples import cartpole
@@ -62,7 +62,7 @@ def test_python_the_command_line_and_experiments_give_the_same_tensors(log: Data
     ]
     more = ["--seeds", "3", "--batch-size", "32", "--members", "3", "--gamma", "0.9", "--set", "hidden=16,16"]
     main([*words, *more])
-    config = ALGORITHMS[algorithm].discrete.config(**SETTINGS)  # type: ignore[union-attr]
+    config = configure(find(algorithm, discrete=True), SETTINGS)
     extras = Extras(schedule=Schedule(20, 20, 0, 500), facts={"agent": algorithm, "seed": 3})
     apev.train(log, config=config, out=tmp_path / "cell", seed=3, batch_size=32, extras=extras, console=QUIET)
     assert digest(tmp_path / "python") == digest(tmp_path / "cli") == digest(tmp_path / "cell")

@@ -21,7 +21,7 @@ from apev.policy import Policy
 
 def by_hand(values: list[float], actions: list[float], **settings: Any) -> TD3BC:
     """Without hidden layers: critic j says values[j] + a, actor k does actions[k], in every state."""
-    agent = TD3BC(PLAIN, TD3BCConfig(**({"hidden": (), "gamma": 0.5} | settings)))
+    agent = TD3BC(PLAIN, TD3BCConfig(hidden=(), gamma=0.5, **settings))
     with torch.no_grad():
         for critics, actors in ((agent.critics, agent.actors), (agent.target, agent.target_actors)):
             critic, actor = linear(critics.layers[0]), linear(actors.layers[0])
@@ -117,9 +117,9 @@ def two_blocks(rows: int = 32) -> tuple[Batch, Batch, Batch]:
 
 @pytest.mark.usefixtures("quiet")
 def test_members_of_their_own_blocks_learn_as_agents_that_see_nothing_else() -> None:
-    log, small = continuous_puzzle(False), {"hidden": (16, 16), "gamma": 0.5}
-    together = TD3BC.for_data(log, TD3BCConfig(members=2, careful=2, **small), seed=1)  # type: ignore[arg-type]
-    alone = [TD3BC.for_data(log, TD3BCConfig(**small)) for _ in range(2)]  # type: ignore[arg-type]
+    log, single = continuous_puzzle(False), TD3BCConfig(hidden=(16, 16), gamma=0.5)
+    together = TD3BC.for_data(log, replace(single, members=2, careful=2), seed=1)
+    alone = [TD3BC.for_data(log, single) for _ in range(2)]
     for k, agent in enumerate(alone):
         for mine, theirs, n in ((agent.actors, together.actors, 1), (agent.critics, together.critics, 2)):
             for own, shared in zip(mine.parameters(), theirs.parameters(), strict=True):
@@ -128,8 +128,8 @@ def test_members_of_their_own_blocks_learn_as_agents_that_see_nothing_else() -> 
     both, *each = two_blocks()
     for _ in range(5):
         together.update(both)
-        for agent, own in zip(alone, each, strict=True):
-            agent.update(own)
+        for agent, block in zip(alone, each, strict=True):
+            agent.update(block)
     for k, agent in enumerate(alone):
         for name in ("actors", "target_actors", "critics", "target"):
             for own, shared in zip(
@@ -156,9 +156,10 @@ def test_blocks_that_fit_nobody_are_refused() -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    for wrong in ({"members": 0}, {"critics": 0}, {"members": 2, "careful": 1}, {"towards_value": -1.0}):
+    wrong = (TD3BCConfig(members=0), TD3BCConfig(critics=0), TD3BCConfig(members=2, careful=1), TD3BCConfig(towards_value=-1))
+    for config in wrong:
         with pytest.raises(ValueError, match="Fix"):
-            TD3BC(PLAIN, TD3BCConfig(**wrong))  # type: ignore[arg-type]
+            TD3BC(PLAIN, config)
     assert TD3BC.sizes(TD3BCConfig(members=3, critics=2, careful=10)) == (2, 6, 10)
     assert TD3BC.sizes(TD3BCConfig(critics=3)) == (3,)
 

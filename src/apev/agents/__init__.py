@@ -23,13 +23,15 @@ from apev.agents.distributional.c51 import C51
 from apev.agents.distributional.lcb import C51LCB, C51LCBConfig
 from apev.agents.registry import AGENTS, ALGORITHMS, Algorithm, Variant, find, register, register_agent
 
+SUPPORT = 0.3  # of the likeliest action in a state: less likely ones are never chosen, which a small log needs
+
 register(
     Algorithm(
         name="ape-v",
         label="APE-V",
         colour="#e8590c",
         about="adapts: a value function for each explanation of the log, and a belief over them",
-        discrete=Variant(APEV, APEVConfig, "ape-v"),
+        discrete=Variant(APEV, APEVConfig, "ape-v", {"support": SUPPORT}),
         continuous=Variant(
             TD3BC,
             TD3BCConfig,
@@ -47,7 +49,7 @@ register(
         label="DQN ensemble",
         colour="#1c7ed6",
         about="independent value functions; members=1 is plain DQN",
-        discrete=Variant(DQN, DQNConfig, "dqn"),
+        discrete=Variant(DQN, DQNConfig, "dqn", {"support": SUPPORT}),
         adapts=True,
     )
 )

@@ -25,6 +25,9 @@ class QEnsemble(nn.Module):
         Q_k(s, b, a) = Q_k(s, a) + (1 - b_k) C_k(s, b, a)
 
     with plain values Q_k(s, a) that learn from their own errors only, and a correction C_k beside them.
+
+    With `cloning` each member has a head G_k(a | s) beside its values, that says what the log does. It learns nothing into
+    the encoders.
     """
 
     __call__: Callable[..., Tensor]  # torch says Any
@@ -41,6 +44,7 @@ class QEnsemble(nn.Module):
         hidden: tuple[int, ...] = (256, 256),
         features: int = 10,
         prior_scale: float = 0.0,
+        cloning: bool = False,
     ) -> None:
         super().__init__()
         self.members, self.blind, self.belief, self.prior_scale = members, blind, belief, prior_scale
@@ -56,6 +60,7 @@ class QEnsemble(nn.Module):
         self.prior: RandomPrior | None = None
         if prior_scale:
             self.prior = RandomPrior(members, num_actions, vector_dim, picture_shape, features)
+        self.cloning = EnsembleMLP(members, inputs, hidden, num_actions) if cloning else None
 
     def trained(self) -> list[Tensor]:
         """The parameters that learn; a random prior's are fixed."""
@@ -103,6 +108,13 @@ class QEnsemble(nn.Module):
         own = torch.diagonal(belief, dim1=0, dim2=2).T if belief.ndim == 3 else belief.T  # [K, B]
         fixed = None if features is None else features.detach()
         return plain.detach() + (1 - own).unsqueeze(-1) * self.correction(self._inputs(fixed, vector, belief))
+
+    def clone(self, features: Tensor | None, vector: Tensor) -> Tensor | None:
+        """log G_k(a | s), what the log does: [K, B, A]; None where nobody learns it."""
+        if self.cloning is None:
+            return None
+        fixed = None if features is None else features.detach()
+        return self.cloning(self._inputs(fixed, vector, None)).log_softmax(-1)
 
     def _inputs(self, features: Tensor | None, vector: Tensor, belief: Tensor | None) -> Tensor:
         parts = [vector.expand(self.members, *vector.shape)]

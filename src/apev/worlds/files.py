@@ -50,6 +50,7 @@ def load(folder: Path) -> Kinds:
             models,
             tuple(Tried(**tried) for tried in about["tried"]),
             float("inf") if about["steps_to_95"] is None else float(about["steps_to_95"]),
+            float(about["halfway"]),
             tuple((str(column["name"]), float(column["share"])) for column in about["columns"]),
             tuple(Reliability(**entry) for entry in about["reliability"]),
             float(about["episode_length"]),

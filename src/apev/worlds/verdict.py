@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from apev.data.dataset import Dataset
-from apev.worlds.calibrate import Reliability, calibrate, steps_to_sure, telling_columns
+from apev.worlds.calibrate import Reliability, Speed, calibrate, speed, telling_columns
 from apev.worlds.find import NO_KIND, Found, Tried, find
 from apev.worlds.models import WorldModels
 
@@ -29,6 +29,7 @@ class Kinds:
     models: WorldModels | None  # what tells kinds apart; None where there is one
     tried: tuple[Tried, ...]
     steps_to_95: float  # of the median context, until the belief in its kind is 95%
+    halfway: float  # the belief in the right kind after half an episode, on average
     columns: tuple[tuple[str, float], ...]  # which tell kinds apart, and their share of the evidence
     reliability: tuple[Reliability, ...]
     length: float  # rows of the median episode
@@ -47,8 +48,8 @@ class Kinds:
 
     @property
     def pays(self) -> bool:
-        """Whether adapting can pay: several kinds, told apart while there is time to make use of it."""
-        return self.count > 1 and self.steps_to_95 <= self.length / 2
+        """Whether adapting can pay: several kinds, and half an episode tells more than half of what there is to know."""
+        return self.count > 1 and self.halfway >= (1 + 1 / self.count) / 2
 
     def in_words(self) -> str:
         """The verdict."""
@@ -58,13 +59,9 @@ class Kinds:
         none = f", {self.of_no_kind} of no kind" if self.of_no_kind else ""
         found = f"{self.count} kinds of {self.group_is}s ({', '.join(f'{size:,}' for size in self.sizes)}{none})"
         told = " and ".join(name for name, share in self.columns[:NAMED] if share >= TELLING) or "many columns"
-        if math.isinf(self.steps_to_95):
-            return (
-                f"{found}, told apart by {told}, but most {self.group_is}s end before they are known: adapting can hardly pay."
-            )
-        steps = f"{self.steps_to_95:.0f} step{'s' if self.steps_to_95 != 1 else ''}"
-        so = "adapting can pay" if self.pays else "that leaves little to adapt with"
-        return f"{found}, told apart by {told} within {steps} (median to 95%) of {self.length:.0f}: {so}."
+        steps = "" if math.isinf(self.steps_to_95) else f", and 95% sure within {self.steps_to_95:.0f} (median)"
+        known = f"after half an episode ({self.length / 2:.0f} steps) the right one is believed at {self.halfway:.0%}{steps}"
+        return f"{found}, told apart by {told}; {known}: adapting can {'' if self.pays else 'hardly '}pay."
 
     def __str__(self) -> str:
         return self.in_words()
@@ -77,6 +74,7 @@ class Kinds:
             "sizes": self.sizes,
             "of_no_kind": self.of_no_kind,
             "steps_to_95": steps,
+            "halfway": self.halfway,
             "episode_length": self.length,
             "columns": [{"name": name, "share": round(share, 4)} for name, share in self.columns],
             "reliability": [vars(r) for r in self.reliability],
@@ -107,14 +105,14 @@ def judged(log: Dataset, found: Found) -> Kinds:
     """What can be said of kinds that were found; sets the models' temperature."""
     lengths = np.bincount(log.episodes[log.usable])
     length = float(np.median(lengths[lengths > 0])) if lengths.any() else 0.0
-    steps = math.inf
+    known = Speed(math.inf, 0.0)
     columns: list[tuple[str, float]] = []
     reliability: tuple[Reliability, ...] = ()
     if found.models is not None and found.rows is not None and found.held_out is not None:
         rows = found.rows
         kind = torch.from_numpy(found.kind[np.searchsorted(found.contexts, rows.contexts)])
         reliability = calibrate(found.models, rows, kind, found.held_out)
-        steps = float(steps_to_sure(found.models, rows, kind, found.held_out).median())
+        known = speed(found.models, rows, kind, found.held_out, length)
         columns = telling_columns(found.models, rows, kind)
     return Kinds(
         found.count,
@@ -122,7 +120,8 @@ def judged(log: Dataset, found: Found) -> Kinds:
         found.contexts,
         found.models,
         found.tried,
-        steps,
+        known.steps_to_95,
+        known.halfway,
         tuple(columns),
         reliability,
         length,

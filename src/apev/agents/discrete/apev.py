@@ -36,7 +36,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from apev.agents.discrete.base import DQNConfig, QAgent, of_rows, take
+from apev.agents.discrete.base import DQNConfig, QAgent, blend, of_rows, take
 from apev.agents.discrete.wildcards import UNKNOWN, kinds_of_contexts
 from apev.belief import normalise, sample_dirichlet
 from apev.data.batch import Batch, Layout, Observations
@@ -117,20 +117,23 @@ class APEV(QAgent):
     ) -> Tensor:
         """[B, K]: how wrong each member was about this step."""
         features = self.encode(step.obs.pictures) if features is None else features
+        log_clone = self.net.clone(of_rows(features, step.next_obs), step.next_obs.vector)
         if self.config.surprise == "certain":
             q = take(self.plain_values(features, step.obs), step.action)
-            return (q - self.backup(step, self.plain_values(features, step.next_obs).amax(-1))).T
+            next_q = self.likely(self.plain_values(features, step.next_obs), log_clone)
+            return (q - self.backup(step, next_q.amax(-1))).T
         belief = log_belief.exp()
         q = take(self.values(features, step.obs, belief), step.action)
-        return (q - self.backup(step, self.next_value(self.values(features, step.next_obs, belief), belief))).T
+        next_q = self.next_value(self.values(features, step.next_obs, belief), belief, log_clone)
+        return (q - self.backup(step, next_q)).T
 
     def plain_values(self, features: Tensor | None, obs: Observations) -> Tensor:
         """[K, B, A]: what each member expects if it is trusted alone."""
         return self.net.plain(of_rows(features, obs), obs.vector)
 
-    def next_value(self, q: Tensor, belief: Tensor) -> Tensor:
+    def next_value(self, q: Tensor, belief: Tensor, log_clone: Tensor | None) -> Tensor:
         """[K, B]: what each member's values q [K, B, A] expect of the policy that acts on `belief`."""
-        return take(q, self.mix(q, belief).argmax(-1))
+        return take(q, self.likely(self.mix(q, belief), blend(log_clone, belief)).argmax(-1))
 
     # ------------------------------------------------------------------ learning
 
@@ -148,17 +151,19 @@ class APEV(QAgent):
         own_q = take(plain, batch.action)  # [K, B]
         with torch.no_grad():
             next_plain = self.target.plain(next_features, next_vector)
-            own_target = self.backup(batch, next_plain.amax(-1))
+            log_clone = self.target.clone(next_features, next_vector)
+            own_target = self.backup(batch, self.likely(next_plain, log_clone).amax(-1))
             errors = (own_q - own_target).T  # [B, K]
             log_belief = self.belief_before(batch, errors)
             weight, held_out = self.weigh(batch)
             self.track_scale(errors.square(), held_out.T, SCALE_RATE)
             belief, new_belief = log_belief.exp(), self.belief_after(batch, errors, log_belief).exp()
             next_q = self.target.corrected(next_plain, next_features, next_vector, new_belief)
-            target_q = self.backup(batch, self.next_value(next_q, new_belief))
+            target_q = self.backup(batch, self.next_value(next_q, new_belief, log_clone))
             moved = (new_belief - belief).abs().sum(-1).mean() / 2
         q = take(self.net.corrected(plain, features, vector, belief), batch.action)
-        metrics = self.descend((own_q - own_target).square() + (q - target_q).square(), weight)
+        loss = (own_q - own_target).square() + (q - target_q).square()
+        metrics = self.descend(self.with_cloning(loss, features, batch), weight)
         return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
 
     def update_as_printed(self, batch: Batch) -> dict[str, Tensor]:
@@ -169,15 +174,16 @@ class APEV(QAgent):
         belief = log_belief.exp()
         q = take(self.net(features, batch.obs.vector, belief), batch.action)  # [K, B]
         with torch.no_grad():
-            next_q = self.next_value(self.target(next_features, next_vector, belief), belief)
+            log_clone = self.target.clone(next_features, next_vector)
+            next_q = self.next_value(self.target(next_features, next_vector, belief), belief, log_clone)
             errors = (q - self.backup(batch, next_q)).T  # [B, K]
             new_belief = self.filter.update(log_belief, errors).exp()
-            next_q = self.next_value(self.target(next_features, next_vector, new_belief), new_belief)
+            next_q = self.next_value(self.target(next_features, next_vector, new_belief), new_belief, log_clone)
             target_q = self.backup(batch, next_q)
             moved = (new_belief - belief).abs().sum(-1).mean() / 2
             weight, held_out = self.weigh(batch)
             self.track_scale(errors.square(), held_out.T, SCALE_RATE)
-        metrics = self.descend((q - target_q).square(), weight)
+        metrics = self.descend(self.with_cloning((q - target_q).square(), features, batch), weight)
         return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
 
     def belief_before(self, batch: Batch, errors: Tensor) -> Tensor:

@@ -6,10 +6,11 @@ how they learn (`update`). DQN, C51 and both APE-Vs stand on it side by side.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -129,6 +130,10 @@ class ValueAgent(Agent):
         """What the policy maximises: q [K, B, A] and weights [B, K] -> [B, A]."""
         return torch.einsum("bk,kba->ba", belief, q)
 
+    def preferences(self, features: Tensor | None, obs: Observations, belief: Tensor) -> Tensor:
+        """[B, A]: what the policy prefers the largest of, under weights [B, K]."""
+        return self.mix(self.values(features, obs, belief), belief)
+
     @torch.no_grad()
     def act(
         self,
@@ -140,8 +145,7 @@ class ValueAgent(Agent):
     ) -> Tensor:
         """The greedy action of the mixed values; or, not greedy, one drawn from their softmax."""
         features = self.encode(obs.pictures) if features is None else features
-        belief = log_belief.exp()
-        mixed = self.mix(self.values(features, obs, belief), belief)
+        mixed = self.preferences(features, obs, log_belief.exp())
         if greedy:
             return mixed.argmax(-1)
         return torch.multinomial((mixed / self.config.softness).softmax(-1), 1, generator=generator or self.generator)[:, 0]
@@ -184,14 +188,32 @@ class DQNConfig(ValueConfig):
 
     prior_scale: float = 0.0
     """Weight of a fixed random network added to each member (randomised priors); 0 leaves it out."""
+    support: float = 0.0
+    """Only actions that the log takes at least this often, as a share of its likeliest one in a state, are ever chosen; a
+    cloning head learns how often that is. 0 chooses among all, 1 does as the log does."""
 
 
 class QAgent(ValueAgent):
-    """A `ValueAgent` whose networks are action values (`QEnsemble`)."""
+    """A `ValueAgent` whose networks are action values (`QEnsemble`).
 
+    With `support` these come with a cloning head G (Fujimoto et al., 2019: discrete BCQ), which learns by maximum likelihood
+    beside them, and every maximum over actions runs over likely ones alone:
+
+        L_G      = -w_k log G_k(a | s)
+        likely   : G(a | s) >= support max_a' G(a' | s)          G = G_k for member k alone, sum_k b_k G_k under a belief b
+    """
+
+    limits_actions: ClassVar[bool] = True  # whether `support` means anything: there is a maximum over actions
     config: DQNConfig
     net: QEnsemble
     target: QEnsemble
+
+    def check(self, config: Any) -> None:
+        """As for every ensemble, and which actions are likely."""
+        super().check(config)
+        if not 0 <= config.support <= (1 if self.limits_actions else 0):
+            fix = "a share from 0 to 1" if self.limits_actions else "leave it out, this agent takes no other actions"
+            raise ValueError(f"support is {config.support}. Fix: {fix}.")
 
     def build(self, **more: Any) -> QEnsemble:
         """The networks; `more` replaces settings of them."""
@@ -203,12 +225,30 @@ class QAgent(ValueAgent):
             "hidden": self.config.hidden,
             "features": self.config.features,
             "prior_scale": self.config.prior_scale,
+            "cloning": self.config.support > 0,
         }
         return QEnsemble(**(settings | more))
 
     def values(self, features: Tensor | None, obs: Observations, belief: Tensor) -> Tensor:
         """q: [K, B, A]; features: [K, P, F] of the table `obs.pictures`; belief: weights [B, K], or [K, B, K]."""
         return self.net(of_rows(features, obs), obs.vector, belief)
+
+    def preferences(self, features: Tensor | None, obs: Observations, belief: Tensor) -> Tensor:
+        """[B, A]: what the policy prefers the largest of, -inf where the log hardly ever does that."""
+        log_clone = self.net.clone(of_rows(features, obs), obs.vector)
+        return self.likely(super().preferences(features, obs, belief), blend(log_clone, belief))
+
+    def likely(self, values: Tensor, log_clone: Tensor | None) -> Tensor:
+        """Values [..., A] with -inf for actions that are not likely by log G [..., A]; None leaves all."""
+        if log_clone is None:
+            return values
+        least = log_clone.amax(-1, keepdim=True) + math.log(self.config.support)
+        return values.masked_fill(log_clone < least, -torch.inf)
+
+    def with_cloning(self, loss: Tensor, features: Tensor | None, batch: Batch) -> Tensor:
+        """The loss of each row [K, B], and the cloning head's where there is one."""
+        log_clone = self.net.clone(features, batch.obs.vector)
+        return loss if log_clone is None else loss - take(log_clone, batch.action)
 
     def encode_batch(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
         """Features [K, B, F] of the rows, with gradient, and of the rows after the step, from the target, without.
@@ -227,6 +267,11 @@ class QAgent(ValueAgent):
 def of_rows(features: Tensor | None, obs: Observations) -> Tensor | None:
     """Features [K, B, F] of rows, from those [K, P, F] of the table of pictures."""
     return None if features is None else features[:, obs.picture]
+
+
+def blend(log_clone: Tensor | None, belief: Tensor) -> Tensor | None:
+    """log sum_k b_k G_k(a | s) [B, A], from log G_k [K, B, A] and weights [B, K]."""
+    return None if log_clone is None else torch.einsum("bk,kba->ba", belief, log_clone.exp()).log()
 
 
 def take(q: Tensor, action: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ class DiscreteBC(QAgent):
     """A network whose outputs are read as logits instead of values."""
 
     config: DiscreteBCConfig
+    limits_actions = False
     errs = False
 
     def td_errors(

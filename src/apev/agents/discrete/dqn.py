@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from apev import belief as beliefs
-from apev.agents.discrete.base import DQNConfig, QAgent, take
+from apev.agents.discrete.base import DQNConfig, QAgent, of_rows, take
 from apev.data.batch import Batch
 
 
@@ -31,8 +31,9 @@ class DQN(QAgent):
         features = self.encode(step.obs.pictures) if features is None else features
         belief = log_belief.exp()
         q = take(self.values(features, step.obs, belief), step.action)
-        next_q = self.values(features, step.next_obs, belief).amax(-1)
-        return (q - self.backup(step, next_q)).T
+        next_q = self.values(features, step.next_obs, belief)
+        log_clone = self.net.clone(of_rows(features, step.next_obs), step.next_obs.vector)
+        return (q - self.backup(step, self.likely(next_q, log_clone).amax(-1))).T
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step for all members."""
@@ -41,18 +42,19 @@ class DQN(QAgent):
         belief = self.draw_belief(len(batch.action))
         q = self.net(features, batch.obs.vector, belief)  # [K, B, A]
         with torch.no_grad():
-            next_q = self.next_value(self.target(next_features, batch.next_obs.vector, belief), belief)
-            target_q = self.backup(batch, next_q)
-        loss = self.row_loss(q, batch.action, target_q, belief)
+            next_q = self.target(next_features, batch.next_obs.vector, belief)
+            log_clone = self.target.clone(next_features, batch.next_obs.vector)
+            target_q = self.backup(batch, self.next_value(next_q, belief, log_clone))
+        loss = self.with_cloning(self.row_loss(q, batch.action, target_q, belief), features, batch)
         return self.descend(loss, self.trains_on[batch.group].T) | {"value": take(q.detach(), batch.action).mean()}
 
     def draw_belief(self, rows: int) -> Tensor:
         """Weights [B, K] of the members in a training step: all alike."""
         return beliefs.uniform(self.members, rows, self.device).exp()
 
-    def next_value(self, q: Tensor, belief: Tensor) -> Tensor:
-        """V(s') of each member from the target's q [K, B, A]: its own maximum."""
-        return q.amax(-1)
+    def next_value(self, q: Tensor, belief: Tensor, log_clone: Tensor | None) -> Tensor:
+        """V(s') of each member from the target's q [K, B, A]: its own maximum, over what is likely by its own log G_k."""
+        return self.likely(q, log_clone).amax(-1)
 
     def row_loss(self, q: Tensor, action: Tensor, target_q: Tensor, belief: Tensor) -> Tensor:
         """[K, B]: squared errors of q [K, B, A] at the logged actions."""

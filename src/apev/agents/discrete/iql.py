@@ -42,6 +42,7 @@ class DiscreteIQL(QAgent):
     """Critics for the log's actions, a state value that leans to the better of them, and a policy that clones those."""
 
     config: DiscreteIQLConfig
+    limits_actions = False
 
     def check(self, config: DiscreteIQLConfig) -> None:
         """As for every ensemble, and what is IQL's own."""

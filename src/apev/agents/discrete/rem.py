@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apev.agents.discrete.base import DQNConfig, take
+from apev.agents.discrete.base import DQNConfig, blend, take
 from apev.agents.discrete.dqn import DQN
 
 
@@ -37,9 +37,9 @@ class DiscreteREM(DQN):
         u = torch.rand(self.members, generator=self.generator, device=self.device)
         return (u / u.sum()).expand(rows, -1)
 
-    def next_value(self, q: Tensor, belief: Tensor) -> Tensor:
+    def next_value(self, q: Tensor, belief: Tensor, log_clone: Tensor | None) -> Tensor:
         """V(s') of the mixture, [1, B], from the target's q [K, B, A]."""
-        return super().mix(q, belief).amax(-1)[None]
+        return self.likely(super().mix(q, belief), blend(log_clone, belief)).amax(-1)[None]
 
     def row_loss(self, q: Tensor, action: Tensor, target_q: Tensor, belief: Tensor) -> Tensor:
         """[K, B]: the mixture's squared error, shared out among the members."""
