@@ -17,6 +17,8 @@ from apev.data.dataset import Dataset
 from apev.data.formats import io
 from apev.data.validate import DataError
 from apev.terminal import markup, plain
+from apev.worlds import Kinds
+from apev.worlds import kinds as find_kinds
 
 SHOWN = 10  # rows named for one defect
 
@@ -42,6 +44,49 @@ class Info:
         for name, value in facts.items():
             table.add_row(markup(name.replace("_", " ")), markup(_text(value), lines=True))
         Console(emoji=False).print(table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindsOf:
+    """Say how many kinds of contexts a log holds, found without labels, and whether adapting can pay."""
+
+    path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """An .npz, a D4RL .hdf5, a .apev folder, or a Minari id or folder."""
+    most: int = 6
+    """No more kinds than so many are looked for."""
+    kinds: int | None = None
+    """How many there are, where that is known; unless given, the log decides."""
+    seed: int = 0
+    """Of the search."""
+    json: bool = False
+    """Print JSON instead of tables."""
+
+    def run(self) -> None:
+        """Print the verdict, what was tried, and which columns tell kinds apart."""
+        found = find_kinds(io.load(self.path), count=self.kinds, most=self.most, seed=self.seed)
+        if self.json:
+            print(json.dumps(found.as_json(), indent=1))
+            return
+        console = Console(emoji=False, highlight=False)
+        console.print(markup(found.in_words()))
+        for table in kinds_tables(found):
+            console.print(table)
+
+
+def kinds_tables(found: Kinds) -> list[Table]:
+    """What the verdict rests on, for a terminal."""
+    tried = Table("kinds", "gain a step (nats)", "share explained", title="predicting held-out contexts, against one kind")
+    for t in found.tried:
+        tried.add_row(str(t.kinds), f"{t.gain:+.3f} (error {t.error:.3f})", f"{max(t.share, 0):.1%}")
+    if found.models is None:
+        return [tried] if found.tried else []
+    columns = Table("column", "share of the evidence", title="what tells kinds apart")
+    for name, share in found.columns[:6]:
+        columns.add_row(markup(name), f"{share:.0%}")
+    certain = Table("belief says", "is right", "beliefs", title="how far to trust the belief")
+    for r in found.reliability:
+        certain.add_row(f"{r.stated:.0%}", f"{r.right:.0%}", f"{r.beliefs:,}")
+    return [tried, columns, certain]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,17 +140,18 @@ class Convert:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Look at a log, check it, or change its format (NumPy, D4RL, Minari, or mapped folders)."""
+    """Look at a log, check it, find its kinds of contexts, or change its format (NumPy, D4RL, Minari, or mapped folders)."""
 
     action: Annotated[
         Annotated[Info, tyro.conf.subcommand("info")]
         | Annotated[Verify, tyro.conf.subcommand("verify")]
+        | Annotated[KindsOf, tyro.conf.subcommand("kinds")]
         | Annotated[Convert, tyro.conf.subcommand("convert")],
         tyro.conf.arg(name=""),
     ]
 
     def run(self) -> None:
-        """Pass on to info, verify or convert."""
+        """Pass on to what was asked for."""
         self.action.run()
 
 

@@ -244,6 +244,40 @@ class Procgen(Machine):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fleet(Machine):
+    """Worlds with a hidden kind, found in the log without labels: adapting beside blind policies and those with memory."""
+
+    world: Literal["customers", "pendulum", "cheetah-wiring", "unseen-wiring"] = "customers"
+    """customers: three segments, eight visits; pendulum: the sign of the torque; cheetah-wiring: each leg wired right or wrong;
+    unseen-wiring: the same, tested in a wiring that is in nobody's log."""
+    data: Path | None = None
+    """A half-cheetah's log, from which the wired ones are made exactly."""
+    seeds: tuple[int, ...] = (0,)
+    """Which seeds, by name: --seeds 0 1 2."""
+    only: tuple[str, ...] = ()
+    """Train and test only these, e.g. --only ape-v bc; unless given, every row of the table."""
+    out: Path = Path("runs/fleet")
+    """Folder; each world has its own in it. What is finished there is not repeated, interrupted trainings go on."""
+    store: Path | None = None
+    """Also copy episodes and summary, without weights, to this folder."""
+
+    def run(self) -> None:
+        """Train what is missing, print the table."""
+        from apev.experiments.common.provenance import provenance
+        from apev.experiments.fleet.recipe import run
+        from apev.experiments.fleet.report import show, store, write_summary
+        from apev.experiments.fleet.worlds import WORLDS
+
+        self.use()
+        folder, world = self.out / self.world, WORLDS[self.world]
+        run(world, folder, data=self.data, seeds=self.seeds, only=self.only, device=self.device)
+        write_summary(folder, provenance() | {"world": self.world})
+        show(folder)
+        if self.store is not None:
+            store(folder, self.store / self.world)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reproduce:
     """Make a table of the paper again. `apev reproduce --list` prints a command for every cell of its tables."""
 
@@ -252,7 +286,8 @@ class Reproduce:
         | Annotated[DoorsAblation, tyro.conf.subcommand("locked-doors-ablation")]
         | Annotated[Theory, tyro.conf.subcommand("theory")]
         | Annotated[D4RL, tyro.conf.subcommand("d4rl")]
-        | Annotated[Procgen, tyro.conf.subcommand("procgen")],
+        | Annotated[Procgen, tyro.conf.subcommand("procgen")]
+        | Annotated[Fleet, tyro.conf.subcommand("fleet")],
         tyro.conf.arg(name=""),
     ]
 

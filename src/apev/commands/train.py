@@ -36,6 +36,11 @@ class Train(Machine):
     """The run folder."""
     agent: Annotated[str, tyro.conf.arg(metavar="NAME", help_behavior_hint=algorithms)] = "ape-v"
     """Which algorithm, ape-v unless given."""
+    base: str | None = None
+    """The learner that ape-v's members are: for continuous actions td3-bc, unless given, or sac-n as in the paper."""
+    kinds: int | None = None
+    """How many kinds of contexts the log holds, where that is known; 1: do not look for any. Unless given, they are found, and
+    where there are several, ape-v has a member for each."""
     members: int | None = None
     """How many members; each agent has a default. Agents of continuous actions other than ape-v have one."""
     gamma: float | None = None
@@ -70,7 +75,7 @@ class Train(Machine):
         self.use()
         log = Dataset.load(self.data)
         Console(stderr=True, highlight=False).print(markup(repr(log)))
-        variant = find(self.agent, discrete=log.discrete)
+        variant = find(self.agent, discrete=log.discrete, base=self.base)
         settings = parse_settings(variant.config, self.set)
         settings |= {name: value for name in ("members", "gamma") if (value := getattr(self, name)) is not None}
         for seed in self.seeds:
@@ -90,6 +95,8 @@ class Train(Machine):
                 held_out=self.held_out,
                 lr_decay=self.lr_decay,
                 compile=self.compile,
+                base=self.base,
+                kinds=self.kinds,
                 **settings,
             )
             print(f'trained: {out}  (policy = apev.load("{out}"))')

@@ -150,13 +150,13 @@ def markdown_cell(text: str) -> str:
     return re.sub(r"<(?=[a-zA-Z/!?])", "&lt;", plain(text).replace("|", "\\|"))
 
 
-def fill_table(page: str | Path, folder: str | Path) -> None:
+def fill_table(page: str | Path, folder: str | Path, table: str | None = None) -> None:
     """Put the table of a results folder between its markers, `<!-- table: FOLDER -->` and `<!-- /table -->`, in a page."""
     page, begin, end = Path(page), f"<!-- table: {Path(folder).as_posix()} -->\n", "<!-- /table -->"
     before, found, rest = read_page(page).partition(begin)
     if not found or end not in rest:
         raise ValueError(f"{page} has no table of {folder}. Fix: put the lines {begin.strip()} and {end} where it belongs.")
-    table = markdown_table(read_folder(folder).summary)
+    table = markdown_table(read_folder(folder).summary) if table is None else table
     write_text(page, before + begin + table + rest[rest.index(end) :])
 
 
