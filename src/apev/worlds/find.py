@@ -43,7 +43,7 @@ FEW_STEPS = 32  # at most so many first steps say which kind a held-out context 
 DOUBT = 1e-3  # the chance at which several kinds may seem to predict better than one
 MATTERS = 0.01  # and the share of some column's variance that they must explain
 SMALLEST_SHARE = 0.04  # of the contexts, and at least three: fewer are no kind
-UPDATES = {"pooled": 1000, "tried": 600, "final": 2000}
+UPDATES = {"pooled": 1000, "tried": 400, "final": 1500}
 
 
 @dataclass(frozen=True)
