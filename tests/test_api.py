@@ -121,7 +121,7 @@ def test_one_table_with_every_way_to_act_and_the_log(log: Dataset, tmp_path: Pat
 
 def test_the_average_of_continuous_members_is_none_of_them() -> None:
     pendulum = Dataset.example("pendulum")
-    policy = apev.train(pendulum, updates=30, critics=4, hidden=(16,), console=QUIET)
+    policy = apev.train(pendulum, updates=30, members=3, hidden=(16,), console=QUIET)
     obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 
     def acts(adapt: Any) -> np.ndarray:

@@ -256,7 +256,7 @@ def test_an_agent_for_other_actions_is_refused(capsys: pytest.CaptureFixture[str
     code, _, err = call(capsys, "train", "--data", log, "--out", run, "--agent", "dqn")
     assert code == 2
     assert_mentions(
-        err, "dqn does not learn from continuous actions.*Fix: pick one of ape-v, sac, sac-n, edac, rem, cql, iql, bc"
+        err, "dqn does not learn from continuous actions.*Fix: pick one of ape-v, sac, sac-n, edac, td3-bc, rem, cql, iql, bc"
     )
 
 

@@ -29,12 +29,6 @@ Evidence = Literal["td", "model", "both"]
 class BeliefConfig:
     """How what happens moves the belief."""
 
-    evidence: Evidence = "td"
-    """What counts as evidence: 'td' members' TD errors, as in the paper; 'model' what next state, reward and end the models of
-    the worlds expected; 'both' their product. The last two need a log with several kinds of contexts."""
-    world_columns: int = 0
-    """How many columns of what happens the models of the worlds predict; 0: there are no models. Found in the log."""
-
     likelihood: Likelihood = "calibrated"
     """How TD errors become surprise: 'paper' is exp(-error^2) as printed, 'calibrated' divides by a measured scale, so that
     only errors larger than a member's usual ones count against it, 'gaussian' counts how large its usual ones are too,
@@ -45,6 +39,11 @@ class BeliefConfig:
     """Share of the log-belief forgotten at each step."""
     floor: float = 0.001
     """Smallest weight a member can have, so that it can come back."""
+    evidence: Evidence = "td"
+    """What counts as evidence: 'td' members' TD errors, as in the paper; 'model' what next state, reward and end the models of
+    the worlds expected; 'both' their product. The last two need a log with several kinds of contexts."""
+    world_columns: int = 0
+    """How many columns of what happens the models of the worlds predict; 0: there are no models. Found in the log."""
 
 
 def in_todays_names(config_type: type, stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,8 @@ FEW_STEPS = 32  # at most so many first steps say which kind a held-out context 
 DOUBT = 1e-3  # the chance at which several kinds may seem to predict better than one
 MATTERS = 0.01  # and the share of some column's variance that they must explain
 SMALLEST_SHARE = 0.04  # of the contexts, and at least three: fewer are no kind
-UPDATES = {"pooled": 1000, "tried": 400, "final": 1500}
+UPDATES = {"pooled": 1000, "tried": 400, "final": 1500}  # at most; small logs need fewer
+ROWS_AN_UPDATE = 8
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ def find(
         return replace_why(one, "nothing in the log varies")
     with progress_bar(console) as bar:
         tries = (2 + (most - 1 if kinds is None else 1)) * (FOLDS if len(rows.sizes) <= FEW_CONTEXTS else 1)
-        total = 2 * UPDATES["final"] + (0 if isinstance(kinds, np.ndarray) else UPDATES["pooled"] + UPDATES["tried"] * tries)
+        total = 2 * updates("final", rows)
+        total += 0 if isinstance(kinds, np.ndarray) else updates("pooled", rows) + updates("tried", rows) * tries
         task = bar.add_task("looking for kinds", total=total)
 
         def each() -> None:
@@ -121,7 +123,7 @@ def find(
             tried: tuple[Tried, ...] = ()
             sorted_into = given
         else:
-            errors = bounded(out_of_fold(rows, chunks(rows), FOLDS, updates=UPDATES["pooled"], seed=seed, each=each))
+            errors = bounded(out_of_fold(rows, chunks(rows), FOLDS, updates=updates("pooled", rows), seed=seed, each=each))
             tried, best = try_numbers(rows, errors, kinds, most, seed, generator, each)
             if best is None:
                 return Found(one.kind, numbers, None, tried, rows, None)
@@ -147,6 +149,11 @@ def some_contexts(log: Dataset, numbers: np.ndarray, generator: torch.Generator)
         return numbers
     order = torch.randperm(len(numbers), generator=generator).numpy()
     return np.asarray(np.sort(numbers[order[: max(FEWEST_CONTEXTS, int((sizes[order].cumsum() <= MOST_ROWS).sum()))]]))
+
+
+def updates(name: str, rows: Rows) -> int:
+    """How many updates the models of a step of the search learn for."""
+    return min(UPDATES[name], max(50, len(rows) // ROWS_AN_UPDATE))
 
 
 def pieces(contexts: np.ndarray, size: int = 1000) -> list[np.ndarray]:
@@ -200,10 +207,10 @@ def try_numbers(
         sortings = mixtures(sums.only(~held), start, ridge, STARTS, generator)
         learn = ~held[rows.context]
         for_all = torch.where(learn, 0, NO_KIND)
-        begun = train(rows, for_all, 1, updates=UPDATES["tried"], seed=seed, each=each)
+        begun = train(rows, for_all, 1, updates=updates("tried", rows), seed=seed, each=each)
         shared = [p.detach() for p in begun.net.parameters()]
         # One model for all learns as long as the others, from where they begin too.
-        pooled = train(rows, for_all, 1, updates=UPDATES["tried"], seed=seed, start=shared, each=each)
+        pooled = train(rows, for_all, 1, updates=updates("tried", rows), seed=seed, start=shared, each=each)
         pooled.measure(pooled.errors(rows)[0][~learn], rows.known[~learn])
         base = score(pooled, rows, held)
         for number in numbers:
@@ -213,7 +220,7 @@ def try_numbers(
                 attempts.pop(number, None)
                 continue
             of_rows = torch.where(learn, renumbered(kind, names)[rows.context], NO_KIND)
-            models = train(rows, of_rows, len(names), updates=UPDATES["tried"], seed=seed, start=shared, each=each)
+            models = train(rows, of_rows, len(names), updates=updates("tried", rows), seed=seed, start=shared, each=each)
             models.sigma.copy_(pooled.sigma)
             models.columns.copy_(pooled.columns)
             if number in attempts:
@@ -328,13 +335,13 @@ def finish(rows: Rows, kind: Tensor, seed: int, each: Callable[[], None], *, fix
     """(models of all contexts, the kind of each, rows [N] they did not learn from); twice, sorting anew in between."""
     held_out = chunks(rows) == 0
     held_out &= rows.place * 2 >= rows.sizes[rows.context]  # of the later half: a sixth of the rows
-    pooled = train(rows, torch.where(held_out, NO_KIND, 0), 1, updates=UPDATES["final"] // 2, seed=seed, each=each)
+    pooled = train(rows, torch.where(held_out, NO_KIND, 0), 1, updates=updates("final", rows) // 2, seed=seed, each=each)
     start = [p.detach() for p in pooled.net.parameters()]
     count = int(kind.max()) + 1
     models = pooled
-    for updates in (UPDATES["final"] // 2, UPDATES["final"]):
+    for share in (2, 1):
         of_rows = torch.where(held_out, NO_KIND, kind[rows.context])
-        models = train(rows, of_rows, count, updates=updates, seed=seed, start=start, each=each)
+        models = train(rows, of_rows, count, updates=updates("final", rows) // share, seed=seed, start=start, each=each)
         judged = held_out & (kind[rows.context] != NO_KIND)
         errors = models.errors(rows)  # [K, N, O]
         own = errors[kind[rows.context][judged], judged.nonzero()[:, 0]]

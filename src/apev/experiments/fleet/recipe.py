@@ -170,8 +170,8 @@ def episodes_of(world: World, behave: Behave, seed: int) -> Iterator[dict[str, A
         if rolled.beliefs:
             trace = np.stack(rolled.beliefs)[: rolled.lengths[i] + 1, i]  # [T + 1, K]
             line |= {"sure_of": int(trace[-1].argmax()), "certainty": round(float(trace[-1].max()), 4)}
-            sure = np.flatnonzero(trace[:, trace[-1].argmax()] < SURE)
-            line["steps_to_95"] = int(sure[-1]) + 1 if len(sure) and sure[-1] + 1 < len(trace) else 0 if not len(sure) else None
+            sure = np.flatnonzero(trace[:, trace[-1].argmax()] >= SURE)
+            line["steps_to_95"] = int(sure[0]) if len(sure) else None
         yield line
 
 

@@ -1,0 +1,203 @@
+"""Kinds of contexts: found without labels, told apart by what happens, and what agents make of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+import apev
+from apev.api import by_group, sampler_of_worlds
+from apev.commands.data import KindsOf
+from apev.data import Dataset
+from apev.envs.fleet.customers import customers_log, exact_values
+from apev.worlds.files import load as load_kinds
+from apev.worlds.files import save as save_kinds
+from apev.worlds.regression import Sums, mixtures
+from apev.worlds.rows import Rows
+
+QUIET = Console(quiet=True)
+
+
+def pushers(contexts: int = 24, rows: int = 60, kinds: int = 2, seed: int = 0) -> tuple[Dataset, np.ndarray]:
+    """Points on a line that are pushed: in half of the contexts the push counts the other way round."""
+    rng = np.random.default_rng(seed)
+    kind = rng.permutation(np.arange(contexts) % kinds)
+    sign = np.where(kind == 1, -1.0, 1.0).repeat(rows)
+    obs = rng.normal(size=(contexts * rows, 2)).astype(np.float32)
+    push = rng.uniform(-1, 1, size=(contexts * rows, 1)).astype(np.float32)
+    after = obs.copy()
+    after[:, 0] += 0.1 * obs[:, 1]
+    after[:, 1] += sign * push[:, 0] + rng.normal(0, 0.05, contexts * rows)
+    last = np.tile(np.arange(rows) == rows - 1, contexts)
+    log = Dataset.from_arrays(
+        obs,
+        push,
+        -np.abs(after[:, 1]),
+        np.zeros(len(obs), dtype=bool),
+        last,
+        next_observations=after.astype(np.float32),
+        contexts=np.arange(contexts).repeat(rows),
+        source={"observation_names": ["place", "speed"], "action_low": [-1.0], "action_high": [1.0]},
+    )
+    return log, kind
+
+
+def same_sorting(found: np.ndarray, true: np.ndarray) -> float:
+    """The share of contexts that two sortings into two kinds agree on, whatever they call them."""
+    return float(max((found == true).mean(), (found == 1 - true).mean()))
+
+
+@pytest.fixture(scope="module")
+def fleet() -> tuple[Dataset, np.ndarray, apev.Kinds]:
+    """A log of two kinds, its kinds, and what was found."""
+    log, kind = pushers()
+    return log, kind, apev.kinds(log, most=3, console=QUIET)
+
+
+def test_two_kinds_are_found_without_labels(fleet: tuple[Dataset, np.ndarray, apev.Kinds]) -> None:
+    _log, kind, found = fleet
+    assert found.count == 2
+    assert same_sorting(found.kind, kind) == 1.0
+    assert found.columns[0][0] in ("speed", "reward")
+    assert found.steps_to_95 <= 8
+    assert found.pays
+    assert "2 kinds of contexts" in found.in_words()
+    assert "adapting can pay" in found.in_words()
+
+
+def test_a_log_of_one_kind_is_of_one_kind() -> None:
+    log, _ = pushers(kinds=1)
+    found = apev.kinds(log, most=3, console=QUIET)
+    assert found.count == 1
+    assert found.models is None
+    assert not found.pays
+    assert found.in_words().startswith("one kind")
+
+
+def test_few_contexts_and_pictures_are_said_to_be_one_kind() -> None:
+    log, _ = pushers(contexts=4)
+    assert "too few" in apev.kinds(log, console=QUIET).in_words()
+
+
+def test_the_number_of_kinds_can_be_given(fleet: tuple[Dataset, np.ndarray, apev.Kinds]) -> None:
+    log, kind, _ = fleet
+    assert apev.kinds(log, count=2, console=QUIET).count == 2
+    assert apev.kinds(log, count=1, console=QUIET).count == 1
+    labelled = apev.kinds(log, count=kind, console=QUIET)
+    np.testing.assert_array_equal(labelled.kind, kind)
+
+
+def test_beliefs_are_as_often_right_as_they_say(fleet: tuple[Dataset, np.ndarray, apev.Kinds]) -> None:
+    _, _, found = fleet
+    sure = [r for r in found.reliability if r.stated > 0.9]
+    assert sure
+    assert all(r.right > 0.85 for r in sure if r.beliefs > 20)
+
+
+def test_models_tell_a_transition_of_one_kind_from_one_of_another(fleet: tuple[Dataset, np.ndarray, apev.Kinds]) -> None:
+    log, _kind, found = fleet
+    assert found.models is not None
+    rows = Rows.of(log, found.models.units)
+    told = rows.sums(found.models.of_rows(rows)).argmax(1).numpy()
+    np.testing.assert_array_equal(told, found.kind)
+
+
+def test_kinds_go_through_a_file(fleet: tuple[Dataset, np.ndarray, apev.Kinds], tmp_path: Path) -> None:
+    _, _, found = fleet
+    save_kinds(found, tmp_path)
+    again = load_kinds(tmp_path)
+    assert again.in_words() == found.in_words()
+    np.testing.assert_array_equal(again.kind, found.kind)
+    assert found.models is not None
+    assert again.models is not None
+    for name, value in found.models.state_dict().items():
+        assert torch.equal(value, again.models.state_dict()[name])
+
+
+def test_batches_have_a_block_a_kind_and_beliefs_from_earlier_rows(fleet: tuple[Dataset, np.ndarray, apev.Kinds]) -> None:
+    log, _, found = fleet
+    sampler = sampler_of_worlds(log, found, 256, "cpu", 0)
+    batch = sampler.sample()
+    kind = by_group(log, found)[batch.group]
+    assert batch.blocks
+    assert kind.tolist() == [0] * 128 + [1] * 128
+    assert batch.log_belief is not None
+    assert batch.next_log_belief is not None
+    torch.testing.assert_close(batch.log_belief.exp().sum(-1), torch.ones(256))
+    rows = torch.arange(256)
+    right = batch.log_belief[rows, kind].exp()
+    assert float(right.mean()) > 0.75  # some rows have seen nothing yet, the others know
+    assert float(batch.next_log_belief[rows, kind].exp().mean()) > float(right.mean())
+
+
+def test_the_agent_has_a_member_for_each_kind_and_knows_which_it_meets(
+    fleet: tuple[Dataset, np.ndarray, apev.Kinds], tmp_path: Path
+) -> None:
+    log, _kind, _ = fleet
+    policy = apev.train(log, updates=20, hidden=(16,), out=tmp_path / "run", console=QUIET)
+    assert policy.members == 2
+    assert policy.agent.worlds is not None
+    found = load_kinds(tmp_path / "run")
+    for context in range(6):
+        rows = np.flatnonzero(log.group == found.contexts[context])[:12]
+        policy.reset()
+        for row in rows:
+            policy.act(log.observations["observation"][row])
+            after = log.next_observations["observation"][row]
+            policy.observe(float(log.rewards[row]), after, False, action=log.actions[row])
+        assert policy.belief.argmax() == found.kind[context]
+        assert policy.belief.max() > 0.9
+    with pytest.raises(ValueError, match="no base"):
+        apev.train(log, updates=1, base="dqn", console=QUIET)
+
+
+def test_a_stopped_run_of_worlds_goes_on_bit_for_bit(fleet: tuple[Dataset, np.ndarray, apev.Kinds], tmp_path: Path) -> None:
+    log, _, _ = fleet
+    settings = {"hidden": (16,), "console": QUIET}
+    apev.train(log, updates=12, out=tmp_path / "part", checkpoint_every=6, **settings)
+    apev.train(log, updates=24, out=tmp_path / "part", resume=True, **settings)
+    whole = apev.train(log, updates=24, out=tmp_path / "whole", **settings).agent.policy_state()
+    part = apev.load(tmp_path / "part").agent.policy_state()
+    assert all(torch.equal(value, part[name]) for name, value in whole.items())
+
+
+def test_the_command_says_what_it_found(
+    fleet: tuple[Dataset, np.ndarray, apev.Kinds], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, _, _ = fleet
+    log.save(tmp_path / "log.npz")
+    KindsOf(path=str(tmp_path / "log.npz"), most=2, json=True).run()
+    told = json.loads(capsys.readouterr().out)
+    assert told["kinds"] == 2
+    assert told["adapting_can_pay"]
+    assert sum(told["sizes"]) == 24
+
+
+def test_a_mixture_of_regressions_sorts_exact_lines() -> None:
+    generator = torch.Generator().manual_seed(0)
+    kind = torch.arange(30) % 3
+    x = torch.randn(300, 1, generator=generator)
+    slopes = torch.tensor([-2.0, 0.0, 2.0])[kind].repeat_interleave(10)
+    features = torch.cat([torch.ones(300, 1), x], 1)
+    errors = slopes[:, None] * x + 0.1 * torch.randn(300, 1, generator=generator)
+    context = torch.arange(30).repeat_interleave(10)
+    found = mixtures(Sums.of(features, errors, context, 30), 6, torch.full((2,), 0.1), 4, generator)[3].share.argmax(1)
+    for k in range(3):
+        assert len(found[kind == k].unique()) == 1
+    assert len(found.unique()) == 3
+
+
+@pytest.mark.slow
+def test_customers_are_worth_what_the_best_policy_without_labels_earns() -> None:
+    log, _ = customers_log()
+    policy = apev.train(log, updates=1500, console=QUIET)
+    table = apev.evaluate(policy, "apev/Customers-v0", episodes=500, console=QUIET)
+    values = exact_values()
+    assert policy.members == 3
+    assert (table["adaptive"].mean - values.blind) / (values.adaptive - values.blind) > 0.85
+    assert table["average"].mean < values.blind + 1
