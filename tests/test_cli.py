@@ -371,7 +371,9 @@ def test_evaluate_names_the_mistake(capsys: pytest.CaptureFixture[str], trained:
 @pytest.mark.parametrize(
     ("agent", "more", "kind"),
     [
-        ("ape-v", ["--set", "critics=4", "shared=false"], "ape-v-sac"),
+        ("ape-v", ["--base", "sac-n", "--set", "critics=4", "shared=false"], "ape-v-sac"),
+        ("ape-v", ["--set", "lr=1e-3"], "td3-bc"),
+        ("td3-bc", ["--set", "critics=3"], "td3-bc"),
         ("sac", ["--set", "critics=3"], "sac"),
         ("sac-n", ["--set", "lr=1e-3"], "sac"),
         ("edac", ["--set", "critics=3"], "edac"),
