@@ -14,12 +14,12 @@ from torch import nn
 
 from apev import belief as beliefs
 from apev.agents import APEV
-from apev.agents.discrete.wildcards import UNKNOWN, kinds_of_contexts
 from apev.data import Dataset, Observations, Sampler
 from apev.nn import ensemble, kernels
 from apev.nn.encoders import door_encoder, impala_encoder
 from apev.nn.ensemble import EncoderEnsemble, EnsembleLinear, EnsembleMLP, scale_pixels
 from apev.nn.qnets import QEnsemble
+from apev.worlds.endings import UNKNOWN, kinds_of_contexts
 
 K, B, A = 3, 7, 4
 SEES_PICTURES = ("ape-v", "dqn", "lcb")

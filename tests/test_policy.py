@@ -537,3 +537,20 @@ def test_the_seed_of_a_policy_decides_what_is_drawn_and_the_agent_stays_as_it_is
 
     assert drawn(1) == drawn(1) != drawn(2)
     assert torch.equal(agent.generator.get_state(), before)  # a query is no part of training
+
+
+def test_a_held_hypothesis_changes_between_episodes_alone(agent: DQN) -> None:
+    policy, observations = Policy(agent, "hold"), np.zeros((2, 2), dtype=np.float32)
+
+    def acted_on() -> list[int]:
+        policy.act(observations)
+        assert policy.state.trusted is not None
+        return list(policy.state.trusted.tolist())
+
+    policy.reset(num_envs=2)
+    policy.state.log_belief = beliefs.one_hot(torch.tensor([0, 1]), agent.members)
+    assert acted_on() == [0, 1]
+    policy.state.log_belief = beliefs.one_hot(torch.tensor([1, 0]), agent.members)
+    assert acted_on() == [0, 1]
+    policy.reset([True, False], keep_belief=True)
+    assert acted_on() == [1, 1]

@@ -3,6 +3,8 @@
 "bayes"               follow the evidence by Bayes' rule, from the uniform belief on
 "commit"              the same, but act on one member alone until another is ODDS times as believable: where changing one's
                       mind in mid-stride is a risk of its own
+"hold"                the same, but act on one member throughout an episode, the most believed at its start: with a belief that
+                      is kept over episodes (`reset(keep_belief=True)`), where no change of mind in mid-stride is safe
 "uniform"             stay uniform: the average of the members
 "member:2"            trust member 2 alone
 "random-member"       trust one member an episode, drawn at its start
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Adapt = str | Sequence[float]
-WORDS = ("bayes", "commit", "uniform", "member:K", "random-member", "random-member-step")
+WORDS = ("bayes", "commit", "hold", "uniform", "member:K", "random-member", "random-member-step")
 ODDS = 20.0  # at which a committed policy changes its mind: 95% against 5%
 
 
@@ -31,7 +33,7 @@ class Behaviour:
     @property
     def follows(self) -> bool:
         """Whether the belief follows the evidence."""
-        return self.word in ("bayes", "commit")
+        return self.word in ("bayes", "commit", "hold")
 
     @property
     def averages(self) -> bool:
@@ -47,7 +49,7 @@ def behaviour_of(adapt: Any, members: int) -> Behaviour:
             if int(number) >= members:
                 raise ValueError(f"adapt={adapt!r} names no member. Fix: member:0 to member:{members - 1}.")
             return Behaviour("member", tuple(float(k == int(number)) for k in range(members)))
-        if adapt in ("bayes", "commit", "uniform", "random-member", "random-member-step"):
+        if adapt in WORDS and word != "member":
             return Behaviour(adapt)
         raise ValueError(f"adapt={adapt!r} is unknown. Fix: one of {', '.join(WORDS)}, or {members} weights.")
     if isinstance(adapt, bool | int):

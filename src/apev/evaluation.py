@@ -24,7 +24,7 @@ from apev.progress import progress_bar
 from apev.rollout import GymnasiumBatch, Rollout, check_fit, rollout
 from apev.terminal import markup, plain
 
-LABELS = {"bayes": "adaptive", "uniform": "average", "commit": "adaptive, committed"}
+LABELS = {"bayes": "adaptive", "uniform": "average", "commit": "adaptive, committed", "hold": "adaptive, held an episode"}
 MOST_MEMBERS = 12  # more are not shown one by one unless asked for
 
 

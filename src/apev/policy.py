@@ -105,8 +105,8 @@ class Policy:
         rows = inputs.flags("mask", mask, len(old.log_belief), old.log_belief.device)
         if not keep_belief:
             old.log_belief = torch.where(rows[:, None], self._fresh(len(rows)), old.log_belief)
-            if old.trusted is not None:
-                old.trusted = torch.where(rows, beliefs.most_believed(old.log_belief), old.trusted)
+        if old.trusted is not None and not (keep_belief and self.behaviour.word == "commit"):
+            old.trusted = torch.where(rows, beliefs.most_believed(old.log_belief), old.trusted)
         if old.waiting is not None:  # the step that was under way belongs to an episode that is over
             old.waiting = old.waiting & ~rows
         if self._memory is not None:
@@ -130,7 +130,7 @@ class Policy:
             state.log_belief = self._random_member(len(seen.vector))
         features = self._features.of(seen)
         state.obs = seen
-        log_belief = self._committed(state) if self.behaviour.word == "commit" else state.log_belief
+        log_belief = self._committed(state) if self.behaviour.word in ("commit", "hold") else state.log_belief
         if self.remember:
             state.action = self._act_from_memory(seen, features, deterministic, log_belief)
         elif self.behaviour.averages:
@@ -186,10 +186,12 @@ class Policy:
         state.log_belief, state.waiting = log_belief, None  # last: whatever is refused above has changed nothing
 
     def _committed(self, state: PolicyState) -> Tensor:
-        """The belief acted on, [n, K]: certain of one member, until another is ODDS times as believable."""
+        """The belief acted on, [n, K]: certain of one member, until another is ODDS times as believable, or held throughout."""
         now, best = state.log_belief, beliefs.most_believed(state.log_belief)
         if state.trusted is None:
             state.trusted = best
+        if self.behaviour.word == "hold":
+            return beliefs.one_hot(state.trusted, self.members)
         rows = torch.arange(len(best), device=best.device)
         convinced = now[rows, best] - now[rows, state.trusted] > math.log(ODDS)
         state.trusted = torch.where(convinced, best, state.trusted)

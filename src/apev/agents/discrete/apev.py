@@ -37,11 +37,11 @@ import torch
 from torch import Tensor
 
 from apev.agents.discrete.base import DQNConfig, QAgent, blend, of_rows, take
-from apev.agents.discrete.wildcards import UNKNOWN, kinds_of_contexts
 from apev.belief import normalise, sample_dirichlet
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.nn.qnets import QEnsemble
+from apev.worlds.endings import UNKNOWN, kinds_of_contexts
 
 SCALE_RATE = 0.02  # how far a batch moves the running scale of errors
 

@@ -1,4 +1,6 @@
-"""Wildcards: cheap members that see no picture and each explain one *kind* of world found in the log.
+"""Kinds of contexts by how their episodes end, where pictures hide everything else: what wildcards stand for.
+
+Wildcards are cheap members that see no picture and each explain one *kind* of world found in the log.
 
 Members that read the picture can all be wrong together; then every hypothesis is refuted and nothing is left to try. A
 wildcard claims that the world is always of one kind ("the left door is the open one"), trains on the contexts of that kind
