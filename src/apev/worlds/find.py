@@ -41,6 +41,7 @@ RIDGE = 40.0  # rows that speak for no effect at all, in each kind's regression
 WIDEST = 24  # observation columns that the regressions read; more are projected
 FEW_STEPS = 32  # at most so many first steps say which kind a held-out context is
 DOUBT = 1e-3  # the chance at which several kinds may seem to predict better than one
+BETTER = 2.0  # standard errors by which a larger number must predict better than a smaller one
 MATTERS = 0.01  # and the share of some column's variance that they must explain
 SMALLEST_SHARE = 0.04  # of the contexts, and at least three: fewer are no kind
 UPDATES = {"pooled": 1000, "tried": 400, "final": 1500}  # at most; small logs need fewer
@@ -226,7 +227,7 @@ def try_numbers(
             if number in attempts:
                 attempts[number].append(Attempt(models, base, score(models, rows, held)))
     found = {number: compare(tries) for number, tries in attempts.items() if tries}
-    told = tuple(tried for tried, _ in found.values())
+    told = tuple(result[0] for result in found.values())
     chosen = next(iter(found), None) if count is not None else smallest_good(found)
     if chosen is None:
         return told, None
@@ -254,25 +255,30 @@ def splits(rows: Rows, generator: torch.Generator) -> list[Tensor]:
     return held
 
 
-def compare(tries: list[Attempt]) -> tuple[Tried, Tensor]:
-    """(how much better than one model for all, the gain of each held-out context)."""
+def compare(tries: list[Attempt]) -> tuple[Tried, Tensor, Tensor]:
+    """(how much better than one model for all, the gain of each held-out context, the share explained of each column)."""
     gains = torch.cat([t.after.likelihood - t.before.likelihood for t in tries])
     bounded_gains = winsorised(gains)
     error = float(bounded_gains.std() / len(gains) ** 0.5) if len(gains) > 1 else float("inf")
     explained = torch.cat([(t.before.squares - t.after.squares) / t.before.total for t in tries])
     kinds = sorted(t.models.kinds for t in tries)[len(tries) // 2]
-    return Tried(kinds, float(bounded_gains.mean()), error, len(gains), float(explained.mean(0).max())), gains
+    shares = explained.mean(0)  # [O]
+    return Tried(kinds, float(bounded_gains.mean()), error, len(gains), float(shares.max())), gains, shares
 
 
-def smallest_good(found: dict[int, tuple[Tried, Tensor]]) -> int | None:
-    """The smallest number that predicts as well as the best, within the uncertainty; None: one kind does."""
+def smallest_good(found: dict[int, tuple[Tried, Tensor, Tensor]]) -> int | None:
+    """The smallest number that predicts as well as the best, within the uncertainty; None: one kind does.
+
+    It also does where the best explains no more of any column: then its kinds differ in noise alone.
+    """
     good = {number: result for number, result in found.items() if result[0].beyond_doubt}
     if not good:
         return None
     best = max(good, key=lambda number: good[number][0].gain)
     for number in sorted(good):
         lost = winsorised(good[best][1] - good[number][1])
-        if float(lost.mean()) <= float(lost.std() / len(lost) ** 0.5):
+        unsure = float(lost.mean()) <= BETTER * float(lost.std() / len(lost) ** 0.5)
+        if unsure or float((good[best][2] - good[number][2]).max()) < MATTERS:
             return number
     return best
 
