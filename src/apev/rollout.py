@@ -47,6 +47,7 @@ class Rollout:
     beliefs: list[np.ndarray] = field(default_factory=list)  # step by step [n, K], when traced
     observations: list[Any] = field(default_factory=list)
     actions: list[np.ndarray] = field(default_factory=list)
+    rewards: list[np.ndarray] = field(default_factory=list)  # 0 in episodes that are over
 
     @classmethod
     def empty(cls, n: int) -> Rollout:
@@ -108,6 +109,7 @@ def rollout(
             result.beliefs.append(policy.belief)
             result.observations.append(raw)
             result.actions.append(action)
+            result.rewards.append(np.where(active | newly, reward, 0.0))
     distinct = 1 + (np.diff(np.sort(recent, axis=0), axis=0) != 0).sum(axis=0)
     result.stalled |= ~success & ~terminated & (lengths >= STALL_WINDOW) & (distinct <= 2)
     return result

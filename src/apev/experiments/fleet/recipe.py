@@ -5,6 +5,7 @@
     OUT/WORLD/worlds.jsonl        which kinds were found, one line a seed
     OUT/WORLD/traces.json         an episode a kind of the adaptive policy and of the best blind one, step by step
     OUT/WORLD/summary.json        computed from these
+    OUT/WORLD/report.html         the page
 
 A policy's row says what ran: "adaptive" is APE-V with nothing but the log's path and a number of updates; its belief follows
 next states and rewards ("model"), members' TD errors ("td"), or both. "knows the kind" is the same agent with labels in
@@ -26,7 +27,7 @@ from scipy.optimize import linear_sum_assignment
 from apev import belief as beliefs
 from apev.api import train
 from apev.experiments.fleet.worlds import World
-from apev.files import append_line, read_lines, write_json
+from apev.files import append_line, read_json, read_lines, write_json
 from apev.policy import Policy, load
 from apev.rollout import GymnasiumBatch, Rollout, rollout
 from apev.worlds.files import load as load_kinds
@@ -96,6 +97,8 @@ def run(
                     append_line(path, {"policy": name, "seed": seed} | line)
                 done.add((name, seed))
         note_worlds(world, out, seed, (log, kinds))
+        if seed == seeds[0]:
+            note_traces(world, out, seed, kinds)
 
 
 Behave = Callable[[GymnasiumBatch, np.ndarray], Rollout]
@@ -194,21 +197,54 @@ def note_worlds(world: World, out: Path, seed: int, log: tuple[Any, np.ndarray])
     append_line(path, line | found.as_json())
 
 
-def write_traces(world: World, out: Path, seed: int, blind: str) -> None:
+def note_traces(world: World, out: Path, seed: int, kinds: np.ndarray) -> None:
+    """Write traces of the adaptive policy and of the blind one with the best mean return, unless they are there."""
+    returns: dict[str, list[float]] = {}
+    for line in read_lines(out / "episodes.jsonl") if (out / "episodes.jsonl").exists() else []:
+        if line["policy"] in world.static and (out / "agents" / f"{line['policy']}-s{seed}" / "policy").exists():
+            returns.setdefault(line["policy"], []).append(line["return"])
+    if not returns or not (out / "agents" / f"ape-v-s{seed}" / "policy").exists():
+        return
+    blind = max(returns, key=lambda name: float(np.mean(returns[name])))
+    if not (out / "traces.json").exists() or read_json(out / "traces.json")["blind_policy"] != blind:
+        write_traces(world, out, seed, blind, kinds)
+
+
+def write_traces(world: World, out: Path, seed: int, blind: str, kinds: np.ndarray) -> None:
     """An episode a kind, step by step: the adaptive policy and the best blind one, for the page."""
-    told = {}
+    about = {"world": world.name, "environment": world.environment, "seed": seed, "blind_policy": blind}
+    told: dict[str, Any] = {}
     for name, run_name in (("adaptive", "ape-v"), ("blind", blind)):
         batch, kind = world.batch(1, 20_000 + seed)
-        rolled = rollout(load(out / "agents" / f"{run_name}-s{seed}"), batch, trace=True)
-        told[name] = [
-            {
+        policy = load(out / "agents" / f"{run_name}-s{seed}")
+        rolled = rollout(policy, batch, trace=True)
+        told[name] = []
+        for i, length in enumerate(rolled.lengths.tolist()):
+            episode = {
                 "kind": int(kind[i]),
                 "return": float(rolled.returns[i]),
-                "observations": np.round(np.stack(rolled.observations)[: rolled.lengths[i] + 1, i], 4).tolist(),
-                "belief": np.round(np.stack(rolled.beliefs)[: rolled.lengths[i] + 1, i], 4).tolist(),
+                "observations": steps_of(rolled.observations, i, length + 1),
+                "belief": steps_of(rolled.beliefs, i, length + 1),
+                "rewards": steps_of(rolled.rewards, i, length),
             }
-            for i in range(batch.num_envs)
-        ]
+            if policy.agent.layout.num_actions:
+                episode["actions"] = steps_of(rolled.actions, i, length)
+            told[name].append(episode)
     write_json(
-        out / "traces.json", {"world": world.name, "environment": world.environment, "seed": seed, "blind": blind} | told
+        out / "traces.json", about | {"members": kind_of_members(out / "agents" / f"ape-v-s{seed}", kinds)} | told, indent=None
     )
+
+
+def steps_of(traced: Sequence[np.ndarray], episode: int, length: int) -> list[Any]:
+    """What was traced of one episode, with four digits."""
+    steps: list[Any] = np.round(np.stack([np.asarray(step)[episode] for step in traced[:length]]), 4).tolist()
+    return steps
+
+
+def kind_of_members(folder: Path, kinds: np.ndarray) -> list[int]:
+    """The true kind that most contexts of each member are of; empty where members are no kinds."""
+    if not (folder / "kinds.safetensors").exists():
+        return []
+    found = load_kinds(folder)
+    own = [kinds[found.contexts[found.kind == member]] for member in range(found.count)]
+    return [int(np.bincount(each).argmax()) if len(each) else -1 for each in own]

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from apev.agents import ALGORITHMS
-from apev.experiments.common.tables import AGAIN, fill_table, read_jsonl
+from apev.experiments.common.tables import AGAIN, Rows, fill_table, read_jsonl
+from apev.experiments.fleet.figures import label
+from apev.experiments.fleet.page import write_page
 from apev.experiments.fleet.worlds import WORLDS, World
 from apev.files import read_json, reading, write_json, write_text
 from apev.terminal import markup
@@ -105,22 +107,24 @@ def rank(name: str) -> int:
     return 20 if name in ALGORITHMS else 10
 
 
-def label(name: str) -> str:
-    """What the table calls a row."""
-    return ALGORITHMS[name].label if name in ALGORITHMS else name
-
-
 def table(summary: Mapping[str, Any]) -> Table:
     """For a terminal."""
     shown = Table(title=markup(summary["title"]), box=box.SIMPLE, padding=(0, 1, 0, 0), header_style="bold")
     shown.add_column("policy")
-    for name in ("return", "95% interval", "recovered", "worst kind", "steps to 95%"):
+    heading, *body = rows(summary)
+    for name in heading[1:]:
         shown.add_column(name, justify="right", no_wrap=True)
-    for name, row in summary["policies"].items():
-        shown.add_row(*cells_of(name, row, summary))
-    for name, value in summary["exact"].items():
-        shown.add_row(f"exact: {name}", f"{value:.1f}")
+    for name, *cells in body:
+        shown.add_row(markup(name), *cells)
     return shown
+
+
+def rows(summary: Mapping[str, Any]) -> Rows:
+    """Every policy, and what is known exactly."""
+    heading = ["policy", "return", "95% interval", "recovered", "worst kind", "steps to 95%"]
+    policies = [cells_of(name, row, summary) for name, row in summary["policies"].items()]
+    exact = [[f"exact: {name}", f"{value:.1f}", *[""] * (len(heading) - 2)] for name, value in summary["exact"].items()]
+    return [heading, *policies, *exact]
 
 
 def cells_of(name: str, row: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
@@ -152,16 +156,25 @@ def found_in_words(summary: Mapping[str, Any]) -> str:
 
 
 def show(folder: Path, page: Path | None = None) -> None:
-    """Print the table of a folder; fill the Markdown page that quotes it."""
+    """Print the table of a folder, write its page and figures; fill the Markdown page that quotes it."""
     summary = write_summary(folder)
     console = Console(highlight=False)
     console.print(table(summary))
     console.print(found_in_words(summary))
+    print(write_page(folder, summary, rows(summary)))
     if page is not None:
         fill_table(page, folder, markdown(summary) + "\n")
 
 
-STORED = ("episodes.jsonl", "worlds.jsonl", "traces.json", "summary.json")
+STORED = (
+    "episodes.jsonl",
+    "worlds.jsonl",
+    "traces.json",
+    "summary.json",
+    "report.html",
+    "figures/returns.svg",
+    "figures/finds_out.svg",
+)
 
 
 def store(folder: Path, to: Path) -> None:

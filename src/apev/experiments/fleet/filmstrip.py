@@ -1,0 +1,115 @@
+"""A machine that is found out, in one picture: some moments of a replay, each with the belief below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from apev.experiments.common.charts import _svg
+from apev.experiments.common.html import escaped
+from apev.files import write_text
+
+COLOURS = ("#2f7fd8", "#d6336c", "#0b8a76", "#b86e00", "#845ef7", "#5f7d00")  # of kinds, as in page.css
+PLAIN = (134, 142, 150)
+FRAME, GAP, ROW = 220, 14, 20
+
+
+def write_filmstrip(path: Path, replays: Mapping[str, Any], title: str) -> Path | None:
+    """Draw the episode of a wrong machine that took longest to know; None where there is nothing to draw."""
+    known = [episode for episode in replays["episodes"] if episode["knows"]]
+    if replays["body"] is None or not known:
+        return None
+    shown = max(known, key=lambda episode: (bool(_wrong(replays, episode)), int(episode["knows"]["step"])))
+    write_text(path, draw(replays, shown, title) + "\n")
+    return path
+
+
+def key_steps(knows: int, length: int) -> list[int]:
+    """The start, halfway to knowing, knowing, and later: at most five, in order."""
+    return sorted({0, knows // 2, knows, min(length, max(4 * knows, length // 4)), length})
+
+
+def draw(replays: Mapping[str, Any], episode: Mapping[str, Any], title: str) -> str:
+    """The strip as SVG."""
+    left, low, right, high = replays["body"]["box"]
+    scale = FRAME / (right - left)
+    tall, members = (high - low) * scale, replays["members"]
+    told, knows = episode["adaptive"], episode["knows"]["step"]
+    steps, top = key_steps(knows, told["length"]), 66
+    parts = [
+        f'<text class="soft" x="16" y="46">A machine of the kind “{escaped(replays["kinds"][episode["kind"]])}”. '
+        f"Dashes are parts that are wired the wrong way round, which no policy sees.</text>"
+    ]
+    for i, step in enumerate(steps):
+        x = 16 + i * (FRAME + GAP)
+        belief = told["belief"][step]
+        parts.append(f'<g transform="translate({x} {top})">{_frame(replays, episode, step, scale, tall)}')
+        for k, share in enumerate(belief):
+            y = tall + 22 + ROW * k
+            name = members[k] if len(members[k]) <= 12 else members[k][:11] + "…"
+            parts.append(
+                f'<text class="soft" x="0" y="{y + 4:.1f}" font-size="12">{escaped(name)}</text>'
+                f'<rect x="86" y="{y - 6:.1f}" width="98" height="11" rx="3" fill="var(--line,#e9ebee)"/>'
+                f'<rect x="86" y="{y - 6:.1f}" width="{98 * share:.1f}" height="11" rx="3" fill="{_colour(replays, k)}"/>'
+                f'<text class="soft" x="{FRAME}" y="{y + 4:.1f}" font-size="12" text-anchor="end">{share:.2f}</text>'
+            )
+        caption = _caption(replays, episode, step)
+        below = tall + 22 + ROW * len(belief) + 12
+        parts.append(f'<text x="{FRAME / 2}" y="{below:.1f}" text-anchor="middle">{escaped(caption)}</text></g>')
+    width = 32 + len(steps) * (FRAME + GAP) - GAP
+    return _svg(
+        width, top + tall + 22 + ROW * len(members) + 30, f"{title}: it finds out", "".join(parts), "moments of an episode"
+    )
+
+
+def _frame(replays: Mapping[str, Any], episode: Mapping[str, Any], step: int, scale: float, tall: float) -> str:
+    """The machine at one step."""
+    body, told = replays["body"], episode["adaptive"]
+    left, _, _, high = body["box"]
+    points = told["points"][step]
+
+    def at(point: int) -> str:
+        return f"{(points[2 * point] - left) * scale:.1f} {(high - points[2 * point + 1]) * scale:.1f}"
+
+    parts = [f'<rect width="{FRAME}" height="{tall:.1f}" rx="10" fill="var(--floor,#faf7f0)"/>']
+    if body["ground"]:
+        parts.append(f'<path d="M0 {high * scale:.1f}H{FRAME}" stroke="var(--wall,#4a4f5c)" stroke-width="2"/>')
+    belief = told["belief"][step]
+    best = max(range(len(belief)), key=lambda k: float(belief[k]))
+    even = 1 / len(belief)
+    sure = max(0.0, (belief[best] - even) / (1 - even)) if len(belief) > 1 else 1.0
+    paint, wide = _mixed(_colour(replays, best), sure), body["width"] * scale
+    wrong = _wrong(replays, episode)
+    for bone, (a, b) in enumerate(body["bones"]):
+        line = f'<path d="M{at(a)}L{at(b)}" fill="none" stroke'
+        parts.append(f'{line}="{paint}" stroke-width="{wide:.1f}" stroke-linecap="round"/>')
+        if bone in wrong:
+            parts.append(
+                f'{line}="#ffffff" stroke-width="{wide * 0.36:.1f}" stroke-dasharray="{wide / 2:.1f} {wide * 0.6:.1f}"/>'
+            )
+    return "".join(parts)
+
+
+def _wrong(replays: Mapping[str, Any], episode: Mapping[str, Any]) -> tuple[int, ...]:
+    """The bones that are wired the wrong way round."""
+    wrong, kind = replays["body"]["wrong"], episode["kind"]
+    return tuple(wrong[kind]) if kind < len(wrong) else ()
+
+
+def _caption(replays: Mapping[str, Any], episode: Mapping[str, Any], step: int) -> str:
+    if step == 0:
+        return "start: it could be any kind"
+    way = f", {episode['adaptive']['way'][step]:.0f} m" if replays["body"]["ground"] else ""
+    return f"step {step}: 95% sure" if step == episode["knows"]["step"] else f"step {step}{way}"
+
+
+def _colour(replays: Mapping[str, Any], member: int) -> str:
+    kind = replays["member_kinds"][member]
+    return COLOURS[(kind if kind >= 0 else member) % len(COLOURS)]
+
+
+def _mixed(colour: str, share: float) -> str:
+    """A colour as strong as the belief is sure."""
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(p + (c - p) * share):02x}" for p, c in zip(PLAIN, parts, strict=True))
