@@ -97,6 +97,6 @@ BODIES = {
 }
 NAMES = {  # of kinds
     WIRING: WIRINGS,
-    PENDULUM: PendulumFleetEnv.kinds,
+    PENDULUM: tuple(f"wired {name}" for name in PendulumFleetEnv.kinds),
     CUSTOMERS: tuple(f"wants {offer}" for offer in OFFERS[:SEGMENTS]),
 }

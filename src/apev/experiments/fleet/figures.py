@@ -17,6 +17,7 @@ COLOURS = {
     "labels given": "#868e96",
     "as printed": "#d6336c",
 }
+MEMBER = "#099268"
 SHOWN_COLUMNS = 6
 Mark = tuple[str, float]
 
@@ -99,7 +100,7 @@ def _bar(name: str, value: float, interval: tuple[float, float], px: Any, y: flo
     begin, end = sorted((px(0.0), px(value)))
     low, high = px(interval[0]), px(interval[1])
     note = f"{label(name)}: {number(value)}, 95% interval {number(interval[0])} to {number(interval[1])}"
-    colour = COLOURS.get(name) or policy_colour(name)
+    colour = COLOURS.get(name) or (MEMBER if name.startswith("member ") else policy_colour(name))
     return (
         f"<g><title>{escaped(note)}</title>"
         f'<text x="{left - 10:.1f}" y="{y + 4.5:.1f}" text-anchor="end"{bold}>{escaped(label(name))}</text>'

@@ -66,8 +66,10 @@ def draw(replays: Mapping[str, Any], episode: Mapping[str, Any], title: str) -> 
 def _frame(replays: Mapping[str, Any], episode: Mapping[str, Any], step: int, scale: float, tall: float) -> str:
     """The machine at one step."""
     body, told = replays["body"], episode["adaptive"]
-    left, _, _, high = body["box"]
     points = told["points"][step]
+    left, low, _, high = body["box"]
+    zoom = max(1.0, (max(points[1::2]) + body["width"] - low) / (high - low))  # who jumps high is seen from afar
+    left, high, scale = left * zoom, low + (high - low) * zoom, scale / zoom
 
     def at(point: int) -> str:
         return f"{(points[2 * point] - left) * scale:.1f} {(high - points[2 * point + 1]) * scale:.1f}"
@@ -75,6 +77,9 @@ def _frame(replays: Mapping[str, Any], episode: Mapping[str, Any], step: int, sc
     parts = [f'<rect width="{FRAME}" height="{tall:.1f}" rx="10" fill="var(--floor,#faf7f0)"/>']
     if body["ground"]:
         parts.append(f'<path d="M0 {high * scale:.1f}H{FRAME}" stroke="var(--wall,#4a4f5c)" stroke-width="2"/>')
+    else:
+        middle = f'cx="{-left * scale:.1f}" cy="{high * scale:.1f}" r="{1000 * scale:.1f}"'
+        parts.append(f'<circle {middle} fill="none" stroke="var(--tile,#efe9dc)" stroke-width="2"/>')
     belief = told["belief"][step]
     best = max(range(len(belief)), key=lambda k: float(belief[k]))
     even = 1 / len(belief)

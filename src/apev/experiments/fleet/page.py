@@ -70,19 +70,18 @@ def headline(summary: Mapping[str, Any]) -> str:
     if "adaptive" in policies:
         ours = policies["adaptive"]
         low, high = ours["ci95"]
-        told = f"return of the adaptive policy\n95% interval {number(low)} to {number(high)}"
+        told = f"return of the adaptive policy, 95% interval {number(low)} to {number(high)}"
         numbers.append(("hero", number(ours["return"]), told))
     if blind["return"] is not None:
         own = f" ({label(blind['policy'])})" if blind["policy"] else ""
-        numbers.append(("", number(blind["return"]), f"return of the best blind\npolicy{own}"))
+        numbers.append(("", number(blind["return"]), f"return of the best blind policy{own}"))
     if "adaptive" in summary["recovered"]:
-        numbers.append(("", f"{summary['recovered']['adaptive']:.0%}", "of the gap between best\nblind and ceiling"))
+        numbers.append(("", f"{summary['recovered']['adaptive']:.0%}", "of the gap between best blind and ceiling"))
     steps = summary["worlds"].get("steps_to_95")
     if steps is not None:
-        numbers.append(("", f"{steps:g}", "steps until it is 95% sure\nof its kind (median)"))
+        numbers.append(("", f"{steps:g}", "steps until it is 95% sure of its kind (median)"))
     items = (
-        f"<li{f' class={mark}' if mark else ''}><b>{escaped(value)}</b>{'<br>'.join(map(escaped, told.splitlines()))}</li>"
-        for mark, value, told in numbers
+        f"<li{f' class={mark}' if mark else ''}><b>{escaped(value)}</b>{escaped(told)}</li>" for mark, value, told in numbers
     )
     return f'<ul class="headline many">{"".join(items)}</ul>'
 

@@ -35,10 +35,10 @@
   // ---- a machine: drawn once, then moved ----
   const machine = (side) => {
     const holder = $(`scene-${side}`).querySelector(".drawn");
-    const [left, low, right, high] = body.box;
-    const svg = node("svg", { viewBox: `${left} ${-high} ${right - left} ${high - low}`, role: "img", "aria-label": `the machine, ${side}` }, holder);
+    const [left, low, right] = body.box;
+    const svg = node("svg", { role: "img", "aria-label": `the machine, ${side}` }, holder);
     const floor = node("g", { class: "floor" }, svg);
-    if (body.ground) node("rect", { x: left, y: 0, width: right - left, height: -low }, floor);
+    if (body.ground) node("rect", { x: 9 * left, y: 0, width: 9 * (right - left), height: -low }, floor);
     else node("circle", { cx: 0, cy: 0, r: 1000, class: "goal" }, floor);
     const metres = node("g", { class: "metres" }, svg);
     const trail = node("path", { class: "trail" }, svg);
@@ -56,7 +56,10 @@
     return { points, way: between(told.way[i], told.way[next], share) };
   };
   const drawMachine = (side, now) => {
-    const { metres, trail, bones, dashes } = machines[side], { points, way } = pose(side, now);
+    const { svg, metres, trail, bones, dashes } = machines[side], { points, way } = pose(side, now);
+    const [left, low, right, high] = body.box, highest = Math.max(...points.filter((_, k) => k % 2)) + body.width;
+    const zoom = Math.max(1, (highest - low) / (high - low)), tall = zoom * (high - low); // who jumps high is seen from afar
+    svg.setAttribute("viewBox", `${zoom * left} ${-low - tall} ${zoom * (right - left)} ${tall}`);
     body.bones.forEach(([from, to], b) => {
       const line = `M${points[2 * from]} ${-points[2 * from + 1]}L${points[2 * to]} ${-points[2 * to + 1]}`;
       bones[b].setAttribute("d", line);
@@ -69,18 +72,18 @@
       const sure = belief.length > 1 ? Math.max(0, (belief[best] - even) / (1 - even)) : 1;
       paint = `color-mix(in srgb, ${colour(best)} ${Math.round(100 * sure)}%, var(--soft))`;
     }
-    machines[side].svg.style.setProperty("--body", paint);
+    svg.style.setProperty("--body", paint);
     if (body.trail !== null) {
       const ends = episode[side].points.slice(Math.max(0, Math.floor(now) - TRAIL), Math.floor(now) + 1);
       trail.setAttribute("d", "M" + ends.map((p) => `${p[2 * body.trail]} ${-p[2 * body.trail + 1]}`).join("L"));
     }
-    if (body.ground) drawGround(metres, way);
+    if (body.ground) drawGround(metres, way, zoom);
   };
   // A post every metre, so that the eye sees it move.
-  const drawGround = (metres, way) => {
+  const drawGround = (metres, way, zoom) => {
     const [left, low, right] = body.box;
     metres.replaceChildren();
-    for (let m = Math.ceil(way + left / 1000); m <= way + right / 1000; m++) {
+    for (let m = Math.ceil(way + zoom * left / 1000); m <= way + zoom * right / 1000; m++) {
       const x = 1000 * (m - way);
       node("path", { d: `M${x} 0V${-low}`, class: m % 5 ? "" : "fifth" }, metres);
       node("text", { x: x + 26, y: -low - 50, "font-size": 92 }, metres, `${m} m`);
