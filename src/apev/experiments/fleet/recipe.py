@@ -206,7 +206,7 @@ def note_traces(world: World, out: Path, seed: int, kinds: np.ndarray) -> None:
     if not returns or not (out / "agents" / f"ape-v-s{seed}" / "policy").exists():
         return
     blind = max(returns, key=lambda name: float(np.mean(returns[name])))
-    if not (out / "traces.json").exists() or read_json(out / "traces.json")["blind_policy"] != blind:
+    if not (out / "traces.json").exists() or read_json(out / "traces.json").get("blind_policy") != blind:
         write_traces(world, out, seed, blind, kinds)
 
 
