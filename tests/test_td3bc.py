@@ -23,7 +23,7 @@ def by_hand(values: list[float], actions: list[float], **settings: Any) -> TD3BC
     """Without hidden layers: critic j says values[j] + a, actor k does actions[k], in every state."""
     agent = TD3BC(PLAIN, TD3BCConfig(hidden=(), gamma=0.5, **settings))
     with torch.no_grad():
-        for critics, actors in ((agent.critics, agent.actors), (agent.target, agent.target_actors)):
+        for critics, actors in ((agent.critics, agent.actors), (agent.target, agent.slow_actors)):
             critic, actor = linear(critics.layers[0]), linear(actors.layers[0])
             critic.weight.zero_()
             critic.weight[:, 1] = 1.0  # input 1 is the action
@@ -124,14 +124,15 @@ def test_members_of_their_own_blocks_learn_as_agents_that_see_nothing_else() -> 
         for mine, theirs, n in ((agent.actors, together.actors, 1), (agent.critics, together.critics, 2)):
             for own, shared in zip(mine.parameters(), theirs.parameters(), strict=True):
                 own.data.copy_(shared.data[n * k : n * k + n])
-        agent.load_policy_state(agent.policy_state())  # targets too
+        agent.slow_actors.load_state_dict(agent.actors.state_dict())
+        agent.target.load_state_dict(agent.critics.state_dict())
     both, *each = two_blocks()
     for _ in range(5):
         together.update(both)
         for agent, block in zip(alone, each, strict=True):
             agent.update(block)
     for k, agent in enumerate(alone):
-        for name in ("actors", "target_actors", "critics", "target"):
+        for name in ("actors", "slow_actors", "critics", "target"):
             for own, shared in zip(
                 agent.get_submodule(name).parameters(), together.get_submodule(name).parameters(), strict=True
             ):
@@ -187,6 +188,7 @@ def test_observations_are_normalised_by_the_log_and_policies_know_how() -> None:
     assert agent.normalise(torch.tensor([[4.0, 100.0, 8.0]])).tolist() == [[3.0, -1.0, 1.0]]
     copy = TD3BC(agent.layout, agent.config, seed=5)
     copy.load_policy_state(agent.policy_state())
+    assert torch.equal(linear(copy.actors.layers[0]).weight, linear(agent.slow_actors.layers[0]).weight)
     obs = np.array([[1.0, 50.0, 7.0]], dtype=np.float32)
     np.testing.assert_array_equal(Policy(copy).act(obs), Policy(agent).act(obs))
     assert math.isinf(float(copy.highest))  # a deployed policy learns nothing

@@ -97,8 +97,9 @@ class ContinuousAgent(Agent):
         with torch.no_grad():
             for name in [*self._deployed_names(), *self.worlds_state()]:
                 own[name].copy_(state[name])
-        for follower, followed in self.targets.items():
-            self.get_submodule(follower).load_state_dict(self.get_submodule(followed).state_dict())
+        for pair in self.targets.items():  # of a network and its slow copy one is deployed
+            given, other = pair if pair[0] in self.deployed else pair[::-1]
+            self.get_submodule(other).load_state_dict(self.get_submodule(given).state_dict())
         self.scale.copy_(state["scale"])
 
     def _deployed_names(self) -> list[str]:

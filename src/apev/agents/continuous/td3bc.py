@@ -7,7 +7,7 @@ Member k has a deterministic actor pi_k and n_k critics; Q_k is the minimum over
                                                                               and no more than its highest
     L_Q     = sum over k and j <= n_k of (Q_kj(s, a) - y_k)^2
     L_pi    = sum_k (pi_k(s) - a)^2 - w Q_k(s, pi_k(s)) / mean |Q_k|          every second update
-    pi      = pi_k of the member most believed in
+    pi      = pi-_k of the member most believed in                           slow copies sway less from update to update
 
 Critics have layer norm, and observations are normalised by the mean and deviation of the log. The size of rewards plays no
 part. One member is TD3+BC itself; several are one of two things. Degrees of pessimism learn from all rows, and differ by n_k.
@@ -63,8 +63,8 @@ class TD3BC(ContinuousAgent):
 
     config: TD3BCConfig
     takes_blocks = True
-    deployed = ("actors", "critics", "centre", "spread")
-    targets = {"target": "critics", "target_actors": "actors"}  # noqa: RUF012
+    deployed = ("slow_actors", "critics", "centre", "spread")
+    targets = {"target": "critics", "slow_actors": "actors"}  # noqa: RUF012
     centre: Tensor  # [D] mean of the log's observations
     spread: Tensor  # [D] their deviation
     lowest: Tensor  # [] no target is lower
@@ -114,7 +114,7 @@ class TD3BC(ContinuousAgent):
         self.actors = EnsembleMLP(self.members, width, hidden, actions)
         self.critics = NormedMLP(sum(self.n), width + actions, hidden, 1)
         self.target = deepcopy(self.critics).requires_grad_(False)
-        self.target_actors = deepcopy(self.actors).requires_grad_(False)
+        self.slow_actors = deepcopy(self.actors).requires_grad_(False)
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Adam over actors and critics."""
@@ -158,10 +158,10 @@ class TD3BC(ContinuousAgent):
         """Actions [B, A] of the actor most believed in; not greedy, of one drawn by the belief, with some noise."""
         vector = self.normalise(obs.vector)
         if self.members == 1:
-            action = self.actors(vector[None])[0].tanh()
+            action = self.slow_actors(vector[None])[0].tanh()
         else:
             trusted = most_believed(log_belief) if greedy else draw_index(log_belief.exp(), generator or self.generator)
-            action = self.actors.ask_one(vector, trusted).tanh()
+            action = self.slow_actors.ask_one(vector, trusted).tanh()
         return self.from_unit(action if greedy else self.disturbed(action, generator))
 
     @torch.no_grad()
@@ -174,7 +174,8 @@ class TD3BC(ContinuousAgent):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Actions [B, A]: the mean of all actors' own, weighted by the belief; not greedy, with some noise."""
-        action = torch.einsum("bk,kba->ba", log_belief.exp(), self.actors(self.for_members(self.normalise(obs.vector))).tanh())
+        actions = self.slow_actors(self.for_members(self.normalise(obs.vector))).tanh()  # [K, B, A]
+        action = torch.einsum("bk,kba->ba", log_belief.exp(), actions)
         return self.from_unit(action if greedy else self.disturbed(action, generator))
 
     def disturbed(self, action: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -188,7 +189,7 @@ class TD3BC(ContinuousAgent):
         """[B, K]: each member's own, with its own actor and critics, whatever the belief."""
         obs, next_obs = (self.for_members(self.normalise(o.vector)) for o in (step.obs, step.next_obs))
         q = self.reduce(self.values(self.critics, obs, self.for_members(self.to_unit(step.action))))
-        next_q = self.reduce(self.values(self.critics, next_obs, self.actors(next_obs).tanh()))
+        next_q = self.reduce(self.values(self.critics, next_obs, self.slow_actors(next_obs).tanh()))
         return (q - step.reward - self.config.gamma * (1 - step.terminated) * next_q).T
 
     # ------------------------------------------------------------------ learning
@@ -209,7 +210,7 @@ class TD3BC(ContinuousAgent):
         columns = (*observed, self.to_unit(batch.action), batch.reward, batch.terminated)
         obs, next_obs, action, reward, terminated = (self.for_members(column, batch.blocks) for column in columns)
         with torch.no_grad():
-            next_action = self.target_actors(next_obs).tanh()
+            next_action = self.slow_actors(next_obs).tanh()
             noise = (TARGET_NOISE * self.noise(next_action)).clamp(-NOISE_BOUND, NOISE_BOUND)
             next_q = self.reduce(self.values(self.target, next_obs, (next_action + noise).clamp(-1, 1)))
             target_q = (reward + self.config.gamma * (1 - terminated) * next_q).clamp(self.lowest, self.highest)  # [K, B]
