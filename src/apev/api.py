@@ -136,7 +136,7 @@ def train(
     elif worlds is not None and worlds.models is not None:
         sampler = sampler_of_worlds(kept, worlds, size, device, seed)
     else:
-        sampler = usual_sampler(kept, size, device, seed)
+        sampler = usual_sampler(kept, size, device, seed, agent.sampler)
     evaluator = extras.evaluator
     if evaluator is None and eval_env is not None:
         evaluator = returns_in(eval_env, seed, agent)
@@ -242,13 +242,13 @@ def sampler_of_worlds(log: Dataset, worlds: Kinds, batch_size: int, device: str,
     return KindSampler(log, by_group(log, worlds).numpy(), evidence=evidence, batch_size=size, device=device, seed=seed)
 
 
-def usual_sampler(log: Dataset, batch_size: int, device: str, seed: int) -> Sampler:
+def usual_sampler(log: Dataset, batch_size: int, device: str, seed: int, make: Callable[..., Sampler] = Sampler) -> Sampler:
     """Batches of this size: single rows, or some of each context where the log says what those are."""
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}. Fix: at least 1.")
     each = min(PER_GROUP, batch_size)
     groups = max(1, batch_size // each)
-    return Sampler(log, batch_groups=groups, per_group=each, batch_size=batch_size, device=device, seed=seed)
+    return make(log, batch_groups=groups, per_group=each, batch_size=batch_size, device=device, seed=seed)
 
 
 def split_in_words(log: Dataset, held_out: Dataset) -> str:
