@@ -91,8 +91,10 @@ def build(name: str, settings: dict[str, Any], data: Dataset, seed: int = 0) -> 
     return AGENTS[name][0].for_data(data, config_of(name, settings, kind), seed=seed)
 
 
-def sampler_of(data: Dataset) -> Sampler:
-    return Sampler(data, batch_groups=16, per_group=3, batch_size=48 if data.discrete else 128, seed=0)
+def sampler_of(data: Dataset, agent: Agent | None = None) -> Sampler:
+    """Where batches come from: of rows alone, or as this agent wants them."""
+    make = Sampler if agent is None else agent.sampler
+    return make(data, batch_groups=16, per_group=3, batch_size=48 if data.discrete else 128, seed=0)
 
 
 @cache
@@ -101,7 +103,8 @@ def trained(
 ) -> tuple[Any, tuple[float, ...]]:
     """An agent after a short training, and its losses; made once for all tests (nobody may change it)."""
     data = puzzle(kind, imitates)
-    agent, sampler = build(name, dict(settings), data), sampler_of(data)
+    agent = build(name, dict(settings), data)
+    sampler = sampler_of(data, agent)
     metrics = [agent.update(sampler.sample()) for _ in range(updates)]
     return agent, tuple(float(m["loss"]) if "loss" in m else float(m["critic_loss"]) for m in metrics)
 
@@ -201,7 +204,7 @@ class AgentContract:
         def run(folder: str, resume: bool = False, evaluator: Any = None) -> Agent:
             agent: Agent = build(self.agent, self.settings, data)
             how: dict[str, Any] = {"resume": resume, "evaluator": evaluator, "console": QUIET}
-            train(agent, sampler_of(data), tmp_path / folder, Schedule(8, 2, 5, 2), **how)
+            train(agent, sampler_of(data, agent), tmp_path / folder, Schedule(8, 2, 5, 2), **how)
             return agent
 
         whole = run("whole")
@@ -267,14 +270,15 @@ class AgentContract:
                 policy.act(obs["image"])
 
     def test_a_batch_of_other_data_is_refused(self, kind: str) -> None:
-        good = next(sampler_of(puzzle(kind)).iterate(6))
-        wide = replace(good.obs, vector=torch.zeros(6, 9))
+        agent = build(self.agent, self.settings, puzzle(kind))
+        good = sampler_of(puzzle(kind), agent).sample()
+        wide = replace(good.obs, vector=torch.zeros(len(good.action), 9))
         with pytest.raises(ValueError, match=r"vector.*9|width 9"):
-            build(self.agent, self.settings, puzzle(kind)).update(replace(good, obs=wide, next_obs=wide))
+            agent.update(replace(good, obs=wide, next_obs=wide))
         fresh = AGENTS[self.agent][0](Layout.of(puzzle(kind)), config_of(self.agent, self.settings, kind))
         if kind == "continuous":
             with pytest.raises(ValueError, match=r"actions have shape \(7,\)"):
-                fresh.update(replace(good, action=torch.zeros(6, 7)))
+                fresh.update(replace(good, action=torch.zeros(len(good.action), 7)))
             return
         with pytest.raises(ValueError, match="num_groups"):
             fresh.update(good)

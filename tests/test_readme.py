@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import apev
+from apev.envs.fleet import exact_values
 from apev.experiments.common.kinds import kind_of
 from apev.experiments.common.tables import markdown_rows, markdown_table, read_folder
-from apev.envs.fleet import exact_values
 from apev.experiments.d4rl.report import markdown
 from apev.experiments.fleet.report import markdown as fleet_markdown
 from apev.experiments.procgen.report import BLOCKS

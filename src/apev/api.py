@@ -21,6 +21,7 @@ from torch import Tensor
 from apev.agents import ALGORITHMS, BeliefConfig, Variant, find
 from apev.agents.agent import Agent
 from apev.agents.registry import agent_of
+from apev.checkpoint import LATEST
 from apev.data import Dataset, Sampler
 from apev.data.by_kind import KindSampler
 from apev.evaluation import Evaluation, evaluate_policies
@@ -136,7 +137,7 @@ def train(
     elif worlds is not None and worlds.models is not None:
         sampler = sampler_of_worlds(kept, worlds, size, device, seed)
     else:
-        sampler = usual_sampler(kept, size, device, seed)
+        sampler = usual_sampler(kept, size, device, seed, agent.sampler)
     evaluator = extras.evaluator
     if evaluator is None and eval_env is not None:
         evaluator = returns_in(eval_env, seed, agent)
@@ -146,7 +147,7 @@ def train(
         facts |= {"source": {key: log.source[key] for key in KEPT if key in log.source}}
     with tempfile.TemporaryDirectory() as nowhere:
         folder = Path(nowhere if out is None else out)
-        if worlds is not None:
+        if worlds is not None and not (folder / LATEST).exists():  # a run that is there keeps its own
             save_kinds(worlds, folder)
         folder = run_training(
             agent,
@@ -198,6 +199,9 @@ def kinds_of(
     found = find_kinds(log, count=given, seed=seed, console=console)
     if count != 1:
         console.print(markup(found.in_words()))
+    if count != 1 and found.count == 1:
+        members, rival = ("bootstrapped", "bc, cql") if log.discrete else ("differently pessimistic", "bc, td3-bc")
+        console.print(f"Members are {members} explanations of what the log leaves open. Compare with: {rival}.")
     return found
 
 
@@ -242,13 +246,13 @@ def sampler_of_worlds(log: Dataset, worlds: Kinds, batch_size: int, device: str,
     return KindSampler(log, by_group(log, worlds).numpy(), evidence=evidence, batch_size=size, device=device, seed=seed)
 
 
-def usual_sampler(log: Dataset, batch_size: int, device: str, seed: int) -> Sampler:
+def usual_sampler(log: Dataset, batch_size: int, device: str, seed: int, make: Callable[..., Sampler] = Sampler) -> Sampler:
     """Batches of this size: single rows, or some of each context where the log says what those are."""
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}. Fix: at least 1.")
     each = min(PER_GROUP, batch_size)
     groups = max(1, batch_size // each)
-    return Sampler(log, batch_groups=groups, per_group=each, batch_size=batch_size, device=device, seed=seed)
+    return make(log, batch_groups=groups, per_group=each, batch_size=batch_size, device=device, seed=seed)
 
 
 def split_in_words(log: Dataset, held_out: Dataset) -> str:

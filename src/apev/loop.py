@@ -247,8 +247,8 @@ def broken_networks(agent: Agent) -> list[str]:
         words = name.split(".")
         if "encoders" in words:  # a module a member
             members = [int(words[words.index("encoders") + 1])]
-        else:  # a row a member
-            members = bad.flatten(1).any(1).nonzero()[:, 0].tolist() if bad.ndim > 1 else [0]
+        else:  # [K, in, out]; networks of one member have no K
+            members = bad.flatten(1).any(1).nonzero()[:, 0].tolist() if bad.ndim > 2 else [0]
         found |= dict.fromkeys(f"{words[0]}, member {member}" for member in members)
     return list(found)[:8]
 

@@ -47,6 +47,7 @@ class PolicyState:
     action: Tensor | None = None
     waiting: Tensor | None = None  # [n] whether the last action's outcome is still to be observed; None: nowhere
     trusted: Tensor | None = None  # [n] the member a committed policy acts on
+    history: Tensor | None = None  # [n, M] what the agent keeps of these episodes, where it keeps something
     asked: bool = False  # the number of environments was given, not found out from the first observations
 
 
@@ -88,8 +89,8 @@ class Policy:
     def reset(self, mask: Any = None, *, num_envs: int | None = None, keep_belief: bool = False) -> None:
         """Start new episodes: all of them, or those where `mask` is True.
 
-        `keep_belief` carries the belief over: right when the world stays the same (a robot), wrong when each episode is a
-        new one (a new photograph).
+        `keep_belief` carries the belief over, and the history of agents that keep one: right when the world stays the same
+        (a robot), wrong when each episode is a new one (a new photograph).
         """
         old = self.state
         count = num_envs if num_envs is not None else len(old.log_belief)
@@ -99,12 +100,16 @@ class Policy:
             kept = keep_belief and count == len(old.log_belief)
             asked = num_envs is not None
             self.state = PolicyState(old.log_belief if kept else self._fresh(count), asked=asked)
+            self.state.history = old.history if kept else None
             self._single = self._single and not asked
             self._memory = None
             return
         rows = inputs.flags("mask", mask, len(old.log_belief), old.log_belief.device)
         if not keep_belief:
             old.log_belief = torch.where(rows[:, None], self._fresh(len(rows)), old.log_belief)
+            fresh = self.agent.start_history(len(rows))
+            if old.history is not None and fresh is not None:
+                old.history = torch.where(rows[:, None], fresh, old.history)
         if old.trusted is not None and not (keep_belief and self.behaviour.word == "commit"):
             old.trusted = torch.where(rows, beliefs.most_believed(old.log_belief), old.trusted)
         if old.waiting is not None:  # the step that was under way belongs to an episode that is over
@@ -129,6 +134,9 @@ class Policy:
         if self.behaviour.word == "random-member-step":
             state.log_belief = self._random_member(len(seen.vector))
         features = self._features.of(seen)
+        if state.history is None:
+            state.history = self.agent.start_history(len(seen.vector))
+        seen = seen if state.history is None else replace(seen, history=state.history)
         state.obs = seen
         log_belief = self._committed(state) if self.behaviour.word in ("commit", "hold") else state.log_belief
         if self.remember:
@@ -154,7 +162,7 @@ class Policy:
             raise RuntimeError("observe() before act(): there is no step to learn from. Fix: call act(obs) first.")
         if state.waiting is None or not bool(state.waiting.any()):
             raise RuntimeError("observe() again without act(): this step has counted already. Fix: act(obs) comes between.")
-        if not self.adapts and not self.remember:
+        if not self.adapts and not self.remember and state.history is None:
             state.waiting = None
             return
         device, count, layout = state.log_belief.device, len(state.log_belief), self.agent.layout
@@ -180,10 +188,14 @@ class Policy:
                 )
         else:
             log_belief = state.log_belief
+        history = state.history
+        if history is not None:
+            history = torch.where(used[:, None], self.agent.take_in(history, step), history)
         if self._memory is not None:
             keys = keys_of(step.next_obs, self._hashes)
             self._memory.learn(step.action, step.reward, keys, step.terminated > 0, used.cpu())
-        state.log_belief, state.waiting = log_belief, None  # last: whatever is refused above has changed nothing
+        # last: whatever is refused above has changed nothing
+        state.log_belief, state.history, state.waiting = log_belief, history, None
 
     def _committed(self, state: PolicyState) -> Tensor:
         """The belief acted on, [n, K]: certain of one member, until another is ODDS times as believable, or held throughout."""

@@ -21,6 +21,26 @@ from apev.agents.distributional.apev import APEVC51, APEVC51Config
 from apev.agents.distributional.base import C51Config
 from apev.agents.distributional.c51 import C51
 from apev.agents.distributional.lcb import C51LCB, C51LCBConfig
+from apev.agents.history.gru import (
+    GRUBC,
+    GRUIQL,
+    GRUBCConfig,
+    GRUDiscreteBC,
+    GRUDiscreteBCConfig,
+    GRUDiscreteIQL,
+    GRUDiscreteIQLConfig,
+    GRUIQLConfig,
+)
+from apev.agents.history.stacked import (
+    StackedBC,
+    StackedBCConfig,
+    StackedDiscreteBC,
+    StackedDiscreteBCConfig,
+    StackedDiscreteIQL,
+    StackedDiscreteIQLConfig,
+    StackedIQL,
+    StackedIQLConfig,
+)
 from apev.agents.registry import AGENTS, ALGORITHMS, Algorithm, Variant, find, register, register_agent
 
 SUPPORT = 0.3  # of the likeliest action in a state: less likely ones are never chosen, which a small log needs
@@ -138,6 +158,46 @@ register(
         continuous=Variant(BC, BCConfig, "bc"),
     )
 )
+register(
+    Algorithm(
+        name="bc-stacked",
+        label="BC, five steps stacked",
+        colour="#a0695b",
+        about="behaviour cloning that reads its last five steps too",
+        discrete=Variant(StackedDiscreteBC, StackedDiscreteBCConfig, "discrete-bc-stacked"),
+        continuous=Variant(StackedBC, StackedBCConfig, "bc-stacked"),
+    )
+)
+register(
+    Algorithm(
+        name="iql-stacked",
+        label="IQL, five steps stacked",
+        colour="#5f7d00",
+        about="IQL that reads its last five steps too",
+        discrete=Variant(StackedDiscreteIQL, StackedDiscreteIQLConfig, "discrete-iql-stacked"),
+        continuous=Variant(StackedIQL, StackedIQLConfig, "iql-stacked"),
+    )
+)
+register(
+    Algorithm(
+        name="bc-gru",
+        label="BC, GRU",
+        colour="#5b7fb0",
+        about="behaviour cloning with a GRU over the episode",
+        discrete=Variant(GRUDiscreteBC, GRUDiscreteBCConfig, "discrete-bc-gru"),
+        continuous=Variant(GRUBC, GRUBCConfig, "bc-gru"),
+    )
+)
+register(
+    Algorithm(
+        name="iql-gru",
+        label="IQL, GRU",
+        colour="#ae3ec9",
+        about="IQL with a GRU over the episode",
+        discrete=Variant(GRUDiscreteIQL, GRUDiscreteIQLConfig, "discrete-iql-gru"),
+        continuous=Variant(GRUIQL, GRUIQLConfig, "iql-gru"),
+    )
+)
 
 # Of these only experiments make use: they learn from pictures of mazes.
 register_agent("c51", C51, C51Config, experiment=True)
@@ -156,6 +216,8 @@ __all__ = [
     "CQL",
     "DQN",
     "EDAC",
+    "GRUBC",
+    "GRUIQL",
     "IQL",
     "LCB",
     "REM",
@@ -181,10 +243,24 @@ __all__ = [
     "DiscreteREM",
     "DiscreteREMConfig",
     "EDACConfig",
+    "GRUBCConfig",
+    "GRUDiscreteBC",
+    "GRUDiscreteBCConfig",
+    "GRUDiscreteIQL",
+    "GRUDiscreteIQLConfig",
+    "GRUIQLConfig",
     "IQLConfig",
     "LCBConfig",
     "REMConfig",
     "SACConfig",
+    "StackedBC",
+    "StackedBCConfig",
+    "StackedDiscreteBC",
+    "StackedDiscreteBCConfig",
+    "StackedDiscreteIQL",
+    "StackedDiscreteIQLConfig",
+    "StackedIQL",
+    "StackedIQLConfig",
     "TD3BCConfig",
     "Variant",
     "find",

@@ -15,6 +15,7 @@ from apev import belief as beliefs
 from apev.belief import BeliefFilter, Likelihood
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
+from apev.data.sampler import Sampler
 from apev.nn.ensemble import EncoderEnsemble, EnsembleMLP, NormedMLP
 from apev.worlds.models import WorldModels
 from apev.worlds.rows import Units
@@ -93,10 +94,25 @@ class Agent(nn.Module, ABC):
             raise ValueError(
                 f"the batch's vectors have width {batch.obs.vector.shape[1]}, this agent reads {self.layout.vector_dim}."
             )
+        actions = tuple(batch.action.shape[1:])
+        if self.layout.action_dim and actions != (self.layout.action_dim,):
+            raise ValueError(f"the batch's actions have shape {actions}, this agent's ({self.layout.action_dim},).")
         if batch.weight is not None and not self.weighs_rows:
             raise ValueError("this agent takes all rows alike, and the batch weighs them. Fix: Sampler, or an agent of C51.")
         if batch.blocks and not self.takes_blocks:
             raise ValueError("this agent's members learn from all rows, and the batch has a block for each. Fix: Sampler.")
+
+    def sampler(self, log: Dataset, **how: Any) -> Sampler:
+        """Where its batches come from; `how` is that of `Sampler`."""
+        return Sampler(log, **how)
+
+    def start_history(self, count: int) -> Tensor | None:
+        """What it knows of `count` episodes that begin, [count, M]; None: it keeps nothing of an episode."""
+        return None
+
+    def take_in(self, history: Tensor, step: Batch) -> Tensor:
+        """The history [B, M] after a step, whose action is the one that was executed; `act` reads it as `obs.history`."""
+        return history
 
     @abstractmethod
     def encode(self, pictures: Tensor | None) -> Tensor | None:

@@ -27,6 +27,7 @@ class Observations:
     vector: Tensor  # [B, D] float32; D = 0 when there is only a picture
     pictures: Tensor | None = None  # [P, C, H, W] uint8
     picture: Tensor | None = None  # [B] int64, rows of `pictures`
+    history: Tensor | None = None  # [B, M] what an agent keeps of the steps before, where it keeps something
 
     def of_rows(self) -> Tensor | None:
         """[B, C, H, W]: the picture that each row shows; None where there are none."""
@@ -34,8 +35,8 @@ class Observations:
 
     def to(self, device: torch.device) -> Observations:
         """The same on another device."""
-        pictures = None if self.pictures is None else self.pictures.to(device)
-        return Observations(self.vector.to(device), pictures, None if self.picture is None else self.picture.to(device))
+        rest = (None if part is None else part.to(device) for part in (self.pictures, self.picture, self.history))
+        return Observations(self.vector.to(device), *rest)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from apev.agents.agent import Agent
-from apev.data.batch import Batch, Layout
+from apev.data.batch import Layout
 from apev.data.dataset import Dataset
 from apev.nn.ensemble import EnsembleLinear, EnsembleMLP
 
@@ -67,13 +67,6 @@ class ContinuousAgent(Agent):
         return torch.randn(like.shape, generator=generator or self.generator, device=like.device)
 
     # ------------------------------------------------------------------ learning
-
-    def check_batch(self, batch: Batch) -> None:
-        """A batch of other data is refused by name."""
-        super().check_batch(batch)
-        actions = tuple(batch.action.shape[1:])
-        if actions != (self.layout.action_dim,):
-            raise ValueError(f"the batch's actions have shape {actions}, this agent's ({self.layout.action_dim},).")
 
     def descend(self, loss: Tensor) -> None:
         """One step of the optimiser; then the target networks follow."""

@@ -68,11 +68,14 @@ class IQL(BC):
     def for_data(cls, dataset: Dataset, config: Any, *, seed: int = 0) -> Self:
         """An untrained agent for this log, whose returns say how rewards are scaled."""
         agent = super().for_data(dataset, config, seed=seed)
-        returns = dataset.episode_returns()
-        spread = float(np.ptp(returns)) if len(returns) else 0.0
-        if config.return_range and spread:
-            agent.reward_scale.fill_(config.return_range / spread)
+        agent.scale_rewards(dataset.episode_returns())
         return agent
+
+    def scale_rewards(self, returns: np.ndarray) -> None:
+        """Multiply rewards so that these returns span `return_range`, where it is given."""
+        spread = float(np.ptp(returns)) if len(returns) else 0.0
+        if self.config.return_range and spread:
+            self.reward_scale.fill_(self.config.return_range / spread)
 
     def build(self) -> None:
         """Actor, critics and state value."""
