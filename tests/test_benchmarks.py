@@ -71,3 +71,11 @@ def test_sac_n_times_every_contestant_of_ours() -> None:
     done = subprocess.run(words, input="1\n2\n", capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert [float(line) > 0 for line in done.stdout.splitlines()] == [True, True]
+
+
+def test_worlds_ends_with_its_exponents() -> None:
+    done = run("worlds.py", "--rows", "1200", "2400", "--kinds", "2", "3", "--most", "2")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["rows_per_second"] > 0
+    assert {"exponent_rows", "exponent_kinds"} <= answer.keys()
