@@ -1,7 +1,7 @@
 """How often the search for kinds says "one kind" of logs that hold one: python benchmarks/verdicts.py cartpole pendulum LOG.npz
 
-Each log is searched with `--seeds` seeds, which decide folds, starts and networks. Names without a suffix are examples of ours. The
-last line is JSON with the number of kinds found for each log and seed.
+Each log is searched with `--seeds` seeds, which decide folds, starts and networks. Names without a suffix are our examples.
+The last line is JSON with the number of kinds found for each log and seed.
 """
 
 from __future__ import annotations
