@@ -98,7 +98,8 @@ def test_iql_acts_on_its_policy_not_on_its_critics() -> None:
 def test_the_log_decides_which_version_is_trained() -> None:
     assert find("iql", discrete=True).stored == "discrete-iql"
     assert find("iql", discrete=False).stored == "iql"
-    assert find("ape-v", discrete=False).stored == "ape-v-sac"
+    assert find("ape-v", discrete=False).stored == "td3-bc"
+    assert find("ape-v", discrete=False, base="sac-n").stored == "ape-v-sac"
     with pytest.raises(ValueError, match=r"edac does not learn from discrete actions.*Fix: pick one of ape-v, dqn"):
         find("edac", discrete=True)
 

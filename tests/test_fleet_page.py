@@ -101,7 +101,7 @@ def test_the_page_tells_what_was_found_and_needs_no_network(tmp_path: Path) -> N
         "4 kinds of contexts: adapting can pay.",
         "speed of the rear thigh",
         "knows the kind",
-        "bc-gru",
+        "BC, GRU",
         "Blind: BC",
         "rear wrong",
     ):

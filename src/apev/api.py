@@ -110,6 +110,16 @@ def train(
         kind: type[Agent] = variant.agent
     else:
         kind, config = agent_of(config), replace(config, **settings)
+    if updates is None and extras.schedule is None:
+        updates = FIRST_LOOK
+        if not log.discrete:
+            console.print(f"{updates:,} updates are a first look: robots take 100,000 and more (updates=, --updates).")
+    size = batch_size if batch_size is not None else 512 if log.discrete else 256
+    if size < 1:
+        raise ValueError(f"batch_size is {size}. Fix: at least 1.")
+    schedule = extras.schedule or Schedule(
+        updates or 0, max(1, min(50, updates or 1)), eval_every if eval_env is not None else 0, checkpoint_every, lr_decay
+    )
     kept, rest = log, extras.held_out
     if rest is None and has_belief(kind, config) and held_out * len(log) >= 1:
         kept, rest = log.split(held_out, seed)
@@ -124,14 +134,6 @@ def train(
     agent.to_device(device)
     if compile:
         agent.compile_networks()
-    if updates is None and extras.schedule is None:
-        updates = FIRST_LOOK
-        if not log.discrete:
-            console.print(f"{updates:,} updates are a first look: robots take 100,000 and more (updates=, --updates).")
-    size = batch_size if batch_size is not None else 512 if log.discrete else 256
-    schedule = extras.schedule or Schedule(
-        updates or 0, max(1, min(50, updates or 1)), eval_every if eval_env is not None else 0, checkpoint_every, lr_decay
-    )
     if extras.sampler is not None:
         sampler = extras.sampler(kept, config)
     elif worlds is not None and worlds.models is not None:
@@ -248,8 +250,6 @@ def sampler_of_worlds(log: Dataset, worlds: Kinds, batch_size: int, device: str,
 
 def usual_sampler(log: Dataset, batch_size: int, device: str, seed: int, make: Callable[..., Sampler] = Sampler) -> Sampler:
     """Batches of this size: single rows, or some of each context where the log says what those are."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}. Fix: at least 1.")
     each = min(PER_GROUP, batch_size)
     groups = max(1, batch_size // each)
     return make(log, batch_groups=groups, per_group=each, batch_size=batch_size, device=device, seed=seed)
