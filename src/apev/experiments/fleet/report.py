@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from apev.agents import ALGORITHMS
-from apev.experiments.common.tables import AGAIN, Rows, fill_table, read_jsonl
+from apev.experiments.common.tables import AGAIN, Rows, fill_table, read_jsonl, stored
 from apev.experiments.fleet.figures import label
 from apev.experiments.fleet.page import write_page
 from apev.experiments.fleet.worlds import WORLDS, World
-from apev.files import read_json, reading, write_json, write_text
+from apev.files import read_json, reading, write_json, write_lines, write_text
 from apev.terminal import markup
 
 ORDER = ("knows the kind", "labels given", "adaptive", "adaptive, td", "adaptive, both", "adaptive, committed", "as printed")
@@ -26,9 +26,10 @@ DRAWS = 4000
 def write_summary(folder: Path, meta: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Compute summary.json from the episodes in the folder."""
     old = read_json(folder / "summary.json") if (folder / "summary.json").exists() else {}
-    episodes = read_jsonl(folder / "episodes.jsonl")
+    path = stored(folder, "episodes.jsonl") or folder / "episodes.jsonl"
+    episodes = read_jsonl(path)
     found = read_jsonl(folder / "worlds.jsonl") if (folder / "worlds.jsonl").exists() else []
-    with reading(folder / "episodes.jsonl", AGAIN):
+    with reading(path, AGAIN):
         world = WORLDS[(old or dict(meta or {}))["world"]]
         summary = {"kind": "fleet", "world": world.name, "title": world.title} | numbers(world, episodes, found)
     summary["meta"] = dict(meta) if meta is not None else old.get("meta", {})
@@ -167,7 +168,6 @@ def show(folder: Path, page: Path | None = None) -> None:
 
 
 STORED = (
-    "episodes.jsonl",
     "worlds.jsonl",
     "traces.json",
     "summary.json",
@@ -178,8 +178,9 @@ STORED = (
 
 
 def store(folder: Path, to: Path) -> None:
-    """Copy what a table is made of, without weights."""
+    """Copy what a table is made of, without weights; episodes are packed."""
     to.mkdir(parents=True, exist_ok=True)
+    write_lines(to / "episodes.jsonl.gz", read_jsonl(folder / "episodes.jsonl"))
     for name in STORED:
         if (folder / name).exists():
             write_text(to / name, (folder / name).read_text(encoding="utf-8"))
