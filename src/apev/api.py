@@ -39,6 +39,7 @@ from apev.worlds.rows import Rows
 
 FIRST_LOOK = 3000  # updates unless they are given
 KEPT = ("name", "environment", "environment_spec", "reference")  # what a run keeps of its log's origin
+FLOOR = 1e-6  # of a belief in kinds: they stay the same, and a few odd steps undo nothing
 LEAST_A_KIND = 128  # transitions of each kind in a batch, where members are kinds
 PER_GROUP = 16  # transitions of a context that a batch takes together, where the log names contexts or shares pictures
 
@@ -224,6 +225,7 @@ def for_worlds(config: Any, worlds: Kinds, settings: Mapping[str, Any]) -> Any:
     if worlds.models is None:
         return config
     found: dict[str, Any] = {"members": worlds.count, "world_columns": len(worlds.models.sigma), "evidence": "model"}
+    found |= {"floor": FLOOR}
     found |= {"careful": config.critics} if hasattr(config, "careful") else {}
     found |= {"bootstrap": 1.0} if hasattr(config, "bootstrap") else {}
     return replace(config, **{name: value for name, value in found.items() if name not in settings})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from apev.worlds.rows import Rows
 WINDOWS = (1, 2, 4, 8, 16, 32)  # steps of evidence
 TEMPERATURES = torch.logspace(0, 2, 41, base=10.0)
 SURE = 0.95
+RARE = 0.05  # share of its rows that the right model explains worse than WorldModels.least
 LONG_ENOUGH = 16  # rows held out of the median context, below which all its rows are looked at
 
 
@@ -51,9 +53,16 @@ def windows(rows: Rows, kind: Tensor, held_out: Tensor, evidence: Tensor) -> tup
 
 
 def calibrate(models: WorldModels, rows: Rows, kind: Tensor, held_out: Tensor) -> tuple[Reliability, ...]:
-    """Set the models' temperature; returns how often beliefs are right by what they say, in ten bins."""
+    """Set the models' temperature and `least`; returns how often beliefs are right by what they say, in ten bins."""
     models.temperature.fill_(1.0)
+    models.least.fill_(-torch.inf)
     evidence = models.of_rows(rows)
+    own = kind[rows.context]
+    judged = (held_out & (own >= 0)).nonzero()[:, 0]
+    if not len(judged):
+        return ()
+    models.least.fill_(float(np.quantile(evidence[judged, own[judged]].numpy(), RARE)))
+    evidence = torch.logaddexp(evidence, models.least)
     told, others = windows(rows, kind, held_out, evidence)
     if not len(told):
         return ()

@@ -15,6 +15,7 @@ share what they have in common, and one network for all predicts such contexts a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,11 +39,14 @@ FEW_CONTEXTS = 60  # up to so many are all held out, in three parts
 FOLDS = 3
 STARTS = 8
 RIDGE = 40.0  # rows that speak for no effect at all, in each kind's regression
+WAVES = 64  # random Fourier features, at most
 WIDEST = 24  # observation columns that the regressions read; more are projected
-FEW_STEPS = 32  # at most so many first steps say which kind a held-out context is
+FIRST_STEPS = 256  # at most so many, and at most half, say which kind a held-out context is
+WARMTH = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # temperatures of what they say
 DOUBT = 1e-3  # the chance at which several kinds may seem to predict better than one
 BETTER = 2.0  # standard errors by which a larger number must predict better than a smaller one
 MATTERS = 0.01  # and the share of some column's variance that they must explain
+ODDS = 20.0  # how much likelier one model for all must make a context than every kind does, for it to be of no kind
 SMALLEST_SHARE = 0.04  # of the contexts, and at least three: fewer are no kind
 UPDATES = {"pooled": 1000, "tried": 400, "final": 1500}  # at most; small logs need fewer
 ROWS_AN_UPDATE = 8
@@ -174,18 +178,30 @@ def chunks(rows: Rows) -> Tensor:
 
 
 def bounded(errors: Tensor) -> Tensor:
-    """Errors [N, O] cut off at six times their usual size, so that a few rows do not decide."""
+    """Errors [N, O] cut off at six times their usual size, so that a few rows do not decide.
+
+    Where most rows are 0 (a reward at a goal), three deviations are more than that, and the rows that are not 0 are what counts.
+    """
     usual = 1.5 * errors.abs().median(0).values + 1e-3
-    return errors.clamp(-6 * usual, 6 * usual)
+    most = torch.maximum(6 * usual, 3 * errors.std(0))
+    return errors.clamp(-most, most)
 
 
-def features(rows: Rows) -> Tensor:
-    """[N, F]: what the regressions read: 1, the observation (projected where it is wide), the action."""
+def features(rows: Rows, generator: torch.Generator) -> Tensor:
+    """[N, F]: what the regressions read: 1, the observation (projected where it is wide), the action, and waves.
+
+    The waves are random Fourier features of both: kinds may differ in ways that no linear function tells, such as where a
+    goal is. There are no more of them than a context has rows, which could not speak for more.
+    """
     obs, action = rows.x[:, : rows.vector_dim], rows.x[:, rows.vector_dim :]
     if obs.shape[1] > WIDEST:
         directions = torch.linalg.eigh(obs.T @ obs / len(obs)).eigenvectors[:, -WIDEST:]
         obs = obs @ directions
-    return torch.cat([torch.ones(len(rows), 1), obs, action], 1)
+    seen = torch.cat([obs, action], 1)
+    waves = min(WAVES, int(rows.sizes.median()))
+    frequency = torch.randn(seen.shape[1], waves, generator=generator) / seen.shape[1] ** 0.5
+    phase = 2 * math.pi * torch.rand(waves, generator=generator)
+    return torch.cat([torch.ones(len(rows), 1), seen, math.sqrt(2) * torch.cos(seen @ frequency + phase)], 1)
 
 
 def try_numbers(
@@ -198,7 +214,7 @@ def try_numbers(
     each: Callable[[], None],
 ) -> tuple[tuple[Tried, ...], WorldModels | None]:
     """(how well each number of kinds predicts held-out contexts, models of the best; None: one kind)."""
-    f = features(rows)
+    f = features(rows, generator)
     sums = Sums.of(f, errors, rows.context, len(rows.sizes))
     ridge = RIDGE * f.square().mean(0) + 1e-6
     numbers = range(2, most + 1) if count is None else [count]
@@ -301,11 +317,18 @@ def score(models: WorldModels, rows: Rows, held: Tensor) -> Score:
     )  # fmt: skip
     errors = models.errors(part)  # [K, n, O]
     evidence = models.evidence(errors, part.known).T  # [n, K]
-    first = part.place < (part.sizes // 2).clamp(max=FEW_STEPS)[part.context]
-    belief = part.sums(torch.where(first[:, None], evidence, 0.0)).log_softmax(-1)  # [C, K]
+    first = part.place < (part.sizes // 2).clamp(max=FIRST_STEPS)[part.context]
+    told = part.sums(torch.where(first[:, None], evidence, 0.0))  # [C, K]
     after = (~first).float()
     count = part.sums(after)[held].clamp_min(1)
-    likelihood = part.sums((belief[part.context] + evidence).logsumexp(-1) * after)[held] / count
+
+    def at(warmth: float) -> tuple[Tensor, Tensor]:
+        """(the belief after the first steps [C, K], how likely it makes those after them [c])."""
+        belief = (told / warmth).log_softmax(-1)
+        return belief, part.sums((belief[part.context] + evidence).logsumexp(-1) * after)[held] / count
+
+    # Rows of a context are not independent: the belief that predicts best is less sure than their product.
+    belief, likelihood = max((at(warmth) for warmth in WARMTH), key=lambda found: float(found[1].mean()))
     mean_error = torch.einsum("nk,kno->no", belief[part.context].exp(), errors) * part.known
     squares = part.sums(mean_error.square().clamp(max=9) * after[:, None])[held] / count[:, None]
     return Score(likelihood, squares, (part.y.square().clamp(max=9) * part.known).mean(0).clamp_min(1e-6))
@@ -358,7 +381,7 @@ def finish(rows: Rows, kind: Tensor, seed: int, each: Callable[[], None], *, fix
         pooled.columns.copy_(models.columns)
         by_kind = rows.sums(models.evidence(errors, rows.known).T)  # [C, K]
         by_one = rows.sums(pooled.of_rows(rows))[:, 0]
-        kind = torch.where(by_kind.amax(1) >= by_one, by_kind.argmax(1), NO_KIND)
+        kind = torch.where(by_kind.amax(1) >= by_one - math.log(ODDS), by_kind.argmax(1), NO_KIND)
         for k in range(count):  # a kind that lost all its contexts keeps its best one
             if not bool((kind == k).any()):
                 kind[by_kind[:, k].argmax()] = k

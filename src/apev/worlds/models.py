@@ -1,10 +1,13 @@
 """Models of worlds: K small networks that each say how likely a transition is, p_k(s', r, end | s, a).
 
-    log p_k(y | x) = -(1 / T) (E / O) sum over columns o of (nu + 1) / 2 log(1 + (y_o - f_ko(x))^2 / (nu sigma_o^2))
+    l_k            = -(E / O) sum over columns o of (nu + 1) / 2 log(1 + (y_o - f_ko(x))^2 / (nu sigma_o^2))
+    log p_k(y | x) = (1 / T) log(exp(l_k) + exp(l_0))
 
 Student's t has heavy tails, so that no single surprise decides; sigma_o is what held-out rows leave unexplained, the same for
 all kinds: only the error counts, never how sure a model is of itself. Columns are not independent: E of O count (the effective
-number of columns, from the correlation of errors), and the temperature T makes the belief as often right as it says.
+number of columns, from the correlation of errors), and the temperature T makes the belief as often right as it says. l_0 is how
+badly the right model does once in twenty rows: what every kind explains worse than that (a robot on its back, which no log
+shows) says nothing about the kind.
 
 The networks of the kinds are a shared one and a small difference each, held near 0 while they train: what the kinds have in
 common is learned from all rows, and a kind differs where its own rows say so.
@@ -29,6 +32,8 @@ BATCH = 512
 LR = 2e-3
 HELD = 1e-4  # weight of the differences' squares
 PIECE = 8192  # rows at a time
+FAR_OFF = 3.0  # deviations of a column: larger errors pull no harder, so that a few rows do not decide
+SHARPEST = 0.05  # of a column's deviation: smaller errors are the network's, not the world's
 
 
 class WorldModels(nn.Module):
@@ -36,6 +41,7 @@ class WorldModels(nn.Module):
 
     sigma: Tensor  # [O]
     columns: Tensor  # [] E / O
+    least: Tensor  # [] l_0
     temperature: Tensor  # []
 
     def __init__(self, kinds: int, units: Units, hidden: tuple[int, ...] = (128, 128)) -> None:
@@ -45,6 +51,7 @@ class WorldModels(nn.Module):
         self.net = EnsembleMLP(kinds, len(units.in_mean), hidden, outputs)
         self.register_buffer("sigma", torch.ones(outputs))
         self.register_buffer("columns", torch.ones(()))
+        self.register_buffer("least", torch.tensor(-torch.inf))
         self.register_buffer("temperature", torch.ones(()))
 
     def describe(self) -> dict[str, Any]:
@@ -68,7 +75,8 @@ class WorldModels(nn.Module):
     def evidence(self, errors: Tensor, known: Tensor) -> Tensor:
         """[...]: from errors [..., O] of predictions; columns that are not known say nothing."""
         surprise = (errors / self.sigma).square().div(NU).log1p().mul((NU + 1) / 2)
-        return -(surprise * known).sum(-1) * self.columns / self.temperature
+        told = -(surprise * known).sum(-1) * self.columns
+        return torch.logaddexp(told, self.least) / self.temperature
 
     @torch.no_grad()
     def of_rows(self, rows: Rows) -> Tensor:
@@ -91,7 +99,7 @@ class WorldModels(nn.Module):
         for _ in range(40):  # the likeliest scale of Student's t
             counted = (NU + 1) / (NU / squares + 1 / sigma.clamp_min(1e-8))
             sigma = (counted * weight).sum(0) / weight.sum(0).clamp_min(1)
-        self.sigma.copy_(sigma.sqrt().clamp_min(1e-4))
+        self.sigma.copy_(sigma.sqrt().clamp_min(SHARPEST))
         bounded = ((errors / self.sigma).clamp(-3, 3) * known).double()
         bounded = bounded / bounded.square().mean(0).sqrt().clamp_min(1e-6)
         correlation = bounded.T @ bounded / len(bounded)
@@ -131,7 +139,7 @@ def train(
             group["lr"] = LR * (0.02 + 0.49 * (1 + math.cos(math.pi * update / updates)))
         drawn = torch.stack([r[torch.randint(len(r), (size,), generator=generator)] for r in own])
         predicted = kernels.plain_mlp(rows.x[drawn], [s + a for s, a in zip(shared, apart, strict=True)])
-        errors = nn.functional.smooth_l1_loss(predicted, rows.y[drawn], reduction="none") * rows.known[drawn]
+        errors = nn.functional.huber_loss(predicted, rows.y[drawn], reduction="none", delta=FAR_OFF) * rows.known[drawn]
         loss = errors.mean()
         if kinds > 1:
             loss = loss + HELD * torch.stack([a.square().sum() for a in apart]).sum() / kinds
@@ -157,7 +165,7 @@ def out_of_fold(rows: Rows, fold: Tensor, folds: int, *, updates: int, seed: int
         for group in optimizer.param_groups:
             group["lr"] = LR * (0.02 + 0.49 * (1 + math.cos(math.pi * update / updates)))
         drawn = torch.stack([r[torch.randint(len(r), (BATCH // 2,), generator=generator)] for r in others])
-        errors = nn.functional.smooth_l1_loss(net(rows.x[drawn]), rows.y[drawn], reduction="none")
+        errors = nn.functional.huber_loss(net(rows.x[drawn]), rows.y[drawn], reduction="none", delta=FAR_OFF)
         loss = (errors * rows.known[drawn]).mean() * folds
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
