@@ -149,7 +149,7 @@
     const { step, member } = episode.knows, mark = element("button", "mark", marks);
     mark.type = "button";
     mark.dataset.step = step;
-    mark.title = `step ${step}: 95% sure of ${members[member]}`;
+    mark.title = `step ${step}: first 95% sure of ${members[member]}`;
     mark.setAttribute("aria-label", mark.title);
     mark.style.cssText = `left:${100 * placeOf(step)}%;--colour:${colour(member)}`;
     mark.addEventListener("click", () => { pause(); show(step); });
@@ -161,7 +161,7 @@
     length = Math.max(episode.adaptive.length, episode.blind.length, 1);
     power = length >= 50 ? 2 : 1;
     $("replay-keys").textContent = (power > 1 ? "Time runs slowly at first, where it finds out. " : "")
-      + "The strip is the belief over the episode" + (episode.knows ? "; the diamond is the moment from which on it is 95% sure" : "")
+      + "The strip is the belief over the episode" + (episode.knows ? "; the diamond is the moment at which it is first 95% sure of the kind it ends with" : "")
       + ". The arrow keys step.";
     if (offers) SIDES.forEach(drawCards);
     drawBars();
@@ -205,7 +205,7 @@
     badge.hidden = !after || step < after.step;
     if (after) {
       const known = memberKinds.includes(episode.kind), right = memberKinds[after.member] === episode.kind;
-      badge.textContent = `95% sure since ${offers ? "visit" : "step"} ${after.step}` + (known && !right ? ", wrongly" : "");
+      badge.textContent = `first 95% sure at ${offers ? "visit" : "step"} ${after.step}` + (known && !right ? ", wrongly" : "");
     }
   };
 

@@ -13,7 +13,7 @@ from apev.envs.fleet.customers import OFFERS
 from apev.experiments.common.tables import AGAIN
 from apev.experiments.fleet.bodies import BODIES, NAMES, STEP, Body
 from apev.experiments.fleet.figures import label
-from apev.experiments.fleet.recipe import SURE
+from apev.experiments.fleet.rows import knows
 from apev.files import read_json
 
 MOST_STEPS, MOST_MEMBERS, MOST_KINDS = 5000, 32, 32
@@ -59,14 +59,6 @@ def names_of_kinds(environment: str, shown: Sequence[int]) -> list[str]:
 def belief_of(episode: Mapping[str, Any]) -> np.ndarray:
     """[T + 1, K] of an episode of the adaptive policy."""
     return _numbers(episode["belief"], MOST_MEMBERS)
-
-
-def knows(belief: np.ndarray) -> dict[str, int] | None:
-    """The first step from which on the member that is believed in at the end has 95%, and that member; None: never."""
-    member = int(belief[-1].argmax())
-    unsure = np.flatnonzero(belief[:, member] < SURE)
-    step = int(unsure[-1]) + 1 if len(unsure) else 0
-    return {"step": step, "member": member} if step < len(belief) else None
 
 
 def _episode(ours: Mapping[str, Any], theirs: Mapping[str, Any], order: Sequence[int], body: Body | None) -> dict[str, Any]:
