@@ -204,7 +204,8 @@ def test_it_knows_when_what_it_ends_with_is_first_at_95() -> None:
     assert knows(np.array([unsure, wrong, sure, unsure, sure])) == {"step": 2, "member": 0}
     assert knows(np.array([sure, sure])) == {"step": 0, "member": 0}
     assert knows(np.array([wrong, unsure])) is None
-    assert key_steps(8, 1000) == [0, 4, 8, 250, 1000]
+    assert key_steps(8, 1000) == [0, 4, 8, 89, 1000]
+    assert key_steps(1, 1000) == [0, 1, 10, 100, 1000]
     assert key_steps(0, 1) == [0, 1]
 
 

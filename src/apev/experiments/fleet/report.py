@@ -156,15 +156,20 @@ def rank(name: str) -> int:
     return places[-1] if places else 20 if name.split(", ")[0] in ALGORITHMS else 15
 
 
-def table(summary: Mapping[str, Any]) -> Table:
-    """For a terminal."""
+def table(summary: Mapping[str, Any], width: int = 1000) -> Table:
+    """For a terminal of so many characters; a narrow one does without the columns that tell least."""
     shown = Table(title=markup(summary["title"]), box=box.SIMPLE, padding=(0, 1, 0, 0), header_style="bold")
-    shown.add_column("policy")
-    heading, *body = rows(summary)
+    every = rows(summary)
+    wide = {column[0]: max(map(len, column)) + 2 for column in zip(*every, strict=True)}
+    for name in LEAST_TOLD:
+        if sum(wide.values()) > width:
+            wide.pop(name, None)
+    heading, *body = ([cell for name, cell in zip(every[0], row, strict=True) if name in wide] for row in every)
+    shown.add_column(heading[0], no_wrap=True)
     for name in heading[1:]:
         shown.add_column(name, justify="right", no_wrap=True)
-    for name, *cells in body:
-        shown.add_row(markup(name), *cells)
+    for row in body:
+        shown.add_row(*map(markup, row))
     return shown
 
 
@@ -175,6 +180,7 @@ MORE = {
     "steps_to_95_after": "steps to 95% after the change",
     "right": "right at the end",
 }
+LEAST_TOLD = ("right at the end", "worst kind", "95% interval", "steps to 95%")
 
 
 def rows(summary: Mapping[str, Any]) -> Rows:
@@ -225,7 +231,7 @@ def show(folder: Path, page: Path | None = None) -> None:
     """Print the table of a folder, write its page and figures; fill the Markdown page that quotes it."""
     summary = write_summary(folder)
     console = Console(highlight=False)
-    console.print(table(summary))
+    console.print(table(summary, console.width))
     console.print(found_in_words(summary))
     if "gate" in summary:
         gate = summary["gate"]

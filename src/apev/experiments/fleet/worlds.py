@@ -193,3 +193,8 @@ WORLDS: dict[WorldName, World] = {
         gate=15.0,
     ),
 }
+# {world: (it, with few updates, and the agents that are trained)}: minutes on two cores, for `apev demo`
+DEMOS = {
+    "pendulum": (replace(WORLDS["pendulum"].sized(1500, 10), life=(1,)), ("ape-v", "td3-bc")),
+    "customers": (WORLDS["customers"].sized(600, 100), ("ape-v", "dqn")),
+}
