@@ -21,8 +21,9 @@ from apev.envs.fleet.wiring import ENVIRONMENT as WIRING
 from apev.envs.make import make
 from apev.experiments.fleet.bodies import BODIES
 from apev.experiments.fleet.filmstrip import key_steps
-from apev.experiments.fleet.recipe import note_traces
-from apev.experiments.fleet.replays import knows, read_replays
+from apev.experiments.fleet.traces import note_traces
+from apev.experiments.fleet.replays import read_replays
+from apev.experiments.fleet.rows import knows
 from apev.experiments.fleet.report import show, store, write_summary
 from apev.experiments.fleet.worlds import WORLDS
 from apev.files import FileError
@@ -198,12 +199,13 @@ def test_an_environment_that_nobody_drew_shows_its_belief(tmp_path: Path) -> Non
     assert "replay-data" in report(folder)
 
 
-def test_knowing_must_last() -> None:
-    sure, unsure = [0.97, 0.03], [0.6, 0.4]
-    assert knows(np.array([unsure, sure, unsure, sure, sure])) == {"step": 3, "member": 0}
+def test_it_knows_when_what_it_ends_with_is_first_at_95() -> None:
+    sure, unsure, wrong = [0.97, 0.03], [0.6, 0.4], [0.01, 0.99]
+    assert knows(np.array([unsure, wrong, sure, unsure, sure])) == {"step": 2, "member": 0}
     assert knows(np.array([sure, sure])) == {"step": 0, "member": 0}
-    assert knows(np.array([sure, unsure])) is None
-    assert key_steps(8, 1000) == [0, 4, 8, 250, 1000]
+    assert knows(np.array([wrong, unsure])) is None
+    assert key_steps(8, 1000) == [0, 4, 8, 89, 1000]
+    assert key_steps(1, 1000) == [0, 1, 10, 100, 1000]
     assert key_steps(0, 1) == [0, 1]
 
 
@@ -231,7 +233,7 @@ def test_traces_are_of_the_best_blind_policy_that_was_trained(tmp_path: Path) ->
     returns = {"bc": 1.0, "iql": 2.0, "cql": 3.0}  # of cql there is no run
     lines = [{"policy": name, "seed": 0, "return": value} for name, value in returns.items()]
     (tmp_path / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    note_traces(WORLDS["customers"], tmp_path, 0, kinds)
+    note_traces(WORLDS["customers"], tmp_path, tmp_path / "agents", 0, kinds)
     told = json.loads((tmp_path / "traces.json").read_text())
     assert told["blind_policy"] == "iql"
     assert told["members"] == []
@@ -264,7 +266,7 @@ def test_the_replay_moves_in_a_browser(tmp_path: Path) -> None:
         page.locator(".mark").click()
         assert bone.get_attribute("d") != before
         assert page.locator("#replay-step").inner_text().startswith("step 20 (1.0 s): it believes in rear wrong")
-        assert page.locator("#replay-knows").inner_text() == "95% sure since step 20"
+        assert page.locator("#replay-knows").inner_text() == "first 95% sure at step 20"
         page.keyboard.press("ArrowLeft")
         assert not page.locator("#replay-knows").is_visible()
         page.locator("#replay-play").click()

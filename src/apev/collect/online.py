@@ -14,6 +14,7 @@ and ends with the same data as one that never stopped.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -71,19 +72,30 @@ def layout_of(env: gymnasium.Env[Any, Any]) -> Layout:
 class OnlineSAC:
     """A teacher at work in one environment; `run` takes it to a number of steps or to a return."""
 
-    def __init__(self, environment: str, folder: Path, config: OnlineConfig, agent: SACConfig, seed: int = 0) -> None:
+    def __init__(
+        self,
+        environment: str,
+        folder: Path,
+        config: OnlineConfig,
+        agent: SACConfig,
+        seed: int = 0,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`settings`: of the environment, plain values."""
         self.environment, self.folder, self.config, self.seed = environment, folder, config, seed
-        self.env = make(environment)
+        self.settings = dict(settings or {})
+        self.env = make(environment, **self.settings)
         self.layout = layout_of(self.env)
         self.agent = SAC(self.layout, agent, seed=seed)
         self.replay = Replay(folder / "replay", config.steps, self.layout, config.batch_size, seed)
-        self.test = GymnasiumBatch(environment, config.eval_episodes, seed=10_000 + seed)
+        self.test = GymnasiumBatch(lambda: make(environment, **self.settings), config.eval_episodes, seed=10_000 + seed)
         self.console = Console(stderr=True)
 
     def run(self, target: float | None = None, *, resume: bool = False) -> list[dict[str, Any]]:
         """Train until `config.steps`, or until evaluations reach `target`; returns the curve, from the untrained policy on."""
         c, checkpoint = self.config, self.folder / LATEST
         about = {"environment": self.environment, "seed": self.seed, "agent_config": asdict(self.agent.config)}
+        about |= {"settings": self.settings} if self.settings else {}
         about["online"] = {k: v for k, v in asdict(c).items() if k != "steps"}
         if checkpoint.exists():
             if not resume:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -58,12 +59,18 @@ class KindsOf:
     """How many there are, where that is known; unless given, the log decides."""
     seed: int = 0
     """Of the search."""
+    picture: Path | None = None
+    """Also draw it: a .svg file, or an .html page."""
     json: bool = False
     """Print JSON instead of tables."""
 
     def run(self) -> None:
         """Print the verdict, what was tried, and which columns tell kinds apart."""
         found = find_kinds(io.load(self.path), count=self.kinds, most=self.most, seed=self.seed)
+        if self.picture is not None:
+            from apev.experiments.fleet.kinds_page import write_picture
+
+            write_picture(self.picture, found, Path(self.path).name)
         if self.json:
             print(json.dumps(found.as_json(), indent=1))
             return

@@ -247,31 +247,41 @@ class Procgen(Machine):
 class Fleet(Machine):
     """Worlds with a hidden kind, found in the log without labels: adapting beside blind policies and those with memory."""
 
-    world: Literal["customers", "pendulum", "cheetah-wiring", "unseen-wiring"] = "customers"
+    world: Literal["customers", "pendulum", "cheetah-wiring", "unseen-wiring", "rewired", "worn-joint"] = "customers"
     """customers: three segments, eight visits; pendulum: the sign of the torque; cheetah-wiring: each leg wired right or wrong;
-    unseen-wiring: the same, tested in a wiring that is in nobody's log."""
+    unseen-wiring: the same, tested in a wiring that is in nobody's log; rewired: the agents of cheetah-wiring, on robots whose
+    wiring changes in mid-episode; worn-joint: healthy or a weak thigh, from teachers that are trained first."""
     data: Path | None = None
     """A half-cheetah's log, from which the wired ones are made exactly."""
     seeds: tuple[int, ...] = (0,)
     """Which seeds, by name: --seeds 0 1 2."""
     only: tuple[str, ...] = ()
-    """Train and test only these, e.g. --only ape-v bc; unless given, every row of the table."""
+    """Train and test only these, e.g. --only ape-v bc; unless given, every row of the table. --only teachers makes those of
+    worn-joint and the log."""
+    updates: int | None = None
+    """Gradient steps of every agent, instead of the world's."""
+    episodes: int | None = None
+    """Test episodes a kind, instead of the world's."""
+    teacher_steps: int = 60_000
+    """Steps that each teacher of worn-joint learns for."""
     out: Path = Path("runs/fleet")
     """Folder; each world has its own in it. What is finished there is not repeated, interrupted trainings go on."""
     store: Path | None = None
-    """Also copy episodes and summary, without weights, to this folder."""
+    """Also copy episodes and summary, without weights, to the world's folder in this one."""
 
     def run(self) -> None:
         """Train what is missing, print the table."""
-        from apev.experiments.common.provenance import provenance
         from apev.experiments.fleet.recipe import run
         from apev.experiments.fleet.report import show, store, write_summary
         from apev.experiments.fleet.worlds import WORLDS
 
         self.use()
-        folder, world = self.out / self.world, WORLDS[self.world]
-        run(world, folder, data=self.data, seeds=self.seeds, only=self.only, device=self.device)
-        write_summary(folder, provenance() | {"world": self.world})
+        folder, world = self.out / self.world, WORLDS[self.world].sized(self.updates, self.episodes)
+        asked: dict[str, Any] = {"data": self.data, "seeds": self.seeds, "only": self.only, "device": self.device}
+        run(world, folder, teacher_steps=self.teacher_steps, **asked)
+        if not (folder / "episodes.jsonl").exists():
+            return
+        write_summary(folder, {"world": self.world})
         show(folder)
         if self.store is not None:
             store(folder, self.store / self.world)

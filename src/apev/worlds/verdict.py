@@ -14,6 +14,7 @@ from apev.data.dataset import Dataset
 from apev.worlds.calibrate import Reliability, Speed, calibrate, speed, telling_columns
 from apev.worlds.find import NO_KIND, Found, Tried, find
 from apev.worlds.models import WorldModels
+from apev.worlds.traces import Trace, traces
 
 TELLING = 0.05  # columns that bring less of the evidence are not named
 NAMED = 4
@@ -35,6 +36,7 @@ class Kinds:
     length: float  # rows of the median episode
     group_is: str  # "context", "episode"
     why_one: str = ""
+    traces: tuple[Trace, ...] = ()  # how the belief in the right kind grew in some contexts; not kept in run folders
 
     @property
     def sizes(self) -> list[int]:
@@ -111,12 +113,14 @@ def judged(log: Dataset, found: Found) -> Kinds:
     known = Speed(math.inf, 0.0)
     columns: list[tuple[str, float]] = []
     reliability: tuple[Reliability, ...] = ()
+    seen: tuple[Trace, ...] = ()
     if found.models is not None and found.rows is not None and found.held_out is not None:
         rows = found.rows
         kind = torch.from_numpy(found.kind[np.searchsorted(found.contexts, rows.contexts)])
         reliability = calibrate(found.models, rows, kind, found.held_out)
         known = speed(found.models, rows, kind, found.held_out, length)
         columns = telling_columns(found.models, rows, kind)
+        seen = traces(found.models, rows, kind, found.held_out)
     return Kinds(
         found.count,
         found.kind,
@@ -130,4 +134,5 @@ def judged(log: Dataset, found: Found) -> Kinds:
         length,
         str(log.describe()["group_is"]),
         found.why_one,
+        seen,
     )

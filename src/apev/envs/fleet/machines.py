@@ -7,10 +7,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from rich.console import Console
 
 from apev.data.dataset import Dataset
 from apev.envs.fleet.kinds import checked, choose, deal
 from apev.envs.make import make
+from apev.progress import progress_bar
 
 Teacher = Callable[[np.ndarray], Any]  # what was observed -> an action
 
@@ -57,6 +59,7 @@ def roll(
     episodes: int,
     seed: int = 0,
     options: Callable[[int, np.random.Generator], Mapping[str, Any]] | None = None,
+    console: Console | None = None,
     **settings: Any,
 ) -> tuple[Dataset, np.ndarray]:
     """(a log of many machines with the machine as its context, the kind of each machine [machines]).
@@ -64,21 +67,25 @@ def roll(
     teachers: makes who acts in an episode, given the machine's kind and a random generator.
     kinds: those that machines are of, about equally many of each, in random order.
     options: makes what else `reset` gets to know of a machine of this kind, once a machine.
+    console: where a progress bar is shown; without one there is none.
     settings: of the environment, as plain values; the log keeps them, so that evaluation finds the same one.
     """
     env, rng = make(environment, **settings), np.random.default_rng(seed)
     dealt = deal(kinds, machines, rng)
     rows = []
-    for machine, kind in enumerate(dealt.tolist()):
-        known = {"kind": kind} | dict(options(kind, rng) if options is not None else {})
-        for _ in range(episodes):
-            act, over = teachers(kind, rng), False
-            seen, _ = env.reset(seed=int(rng.integers(2**31)), options=known)
-            while not over:
-                action = act(seen)
-                after, reward, terminated, truncated, _ = env.step(action)
-                rows.append((seen, action, float(reward), after, terminated, truncated and not terminated, machine))
-                seen, over = after, bool(terminated or truncated)
+    with progress_bar(console or Console(quiet=True)) as progress:
+        task = progress.add_task(f"rolling out in {environment}", total=machines * episodes)
+        for machine, kind in enumerate(dealt.tolist()):
+            known = {"kind": kind} | dict(options(kind, rng) if options is not None else {})
+            for _ in range(episodes):
+                act, over = teachers(kind, rng), False
+                seen, _ = env.reset(seed=int(rng.integers(2**31)), options=known)
+                while not over:
+                    action = act(seen)
+                    after, reward, terminated, truncated, _ = env.step(action)
+                    rows.append((seen, action, float(reward), after, terminated, truncated and not terminated, machine))
+                    seen, over = after, bool(terminated or truncated)
+                progress.advance(task)
     space: Any = env.action_space
     source = {"environment": environment, "action_low": space.low.tolist(), "action_high": space.high.tolist()}
     if settings:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from apev.data.dataset import Dataset
 from apev.envs.fleet.machines import MachineEnv, Teacher, roll
@@ -79,6 +80,7 @@ def worn_log(
     robot: str = "HalfCheetah-v4",
     noise: float = 0.1,
     steps: int = 1000,
+    console: Console | None = None,
 ) -> tuple[Dataset, np.ndarray]:
     """(a log of many robots with the robot as its context, the kind of each robot [machines]).
 
@@ -86,6 +88,7 @@ def worn_log(
         Where kinds share some of them, the log does not confound what a robot is with who controlled it.
     noise: standard deviation of what is added to their actions.
     steps: the time limit of an episode.
+    console: where a progress bar is shown; without one there is none.
 
     A robot's weak joint is as weak in each of its episodes.
     """
@@ -105,6 +108,7 @@ def worn_log(
         seed=seed,
         options=lambda kind, rng: {"share": float(rng.uniform(LOW, HIGH))},
         robot=robot,
+        console=console,
         joints=len(teachers) - 1,
         max_episode_steps=steps,
     )

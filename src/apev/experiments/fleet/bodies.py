@@ -7,7 +7,7 @@ axis that points away from who looks: x' = x cos + z sin, z' = -x sin + z cos.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from apev.envs.fleet.pendulum import ENVIRONMENT as PENDULUM
 from apev.envs.fleet.pendulum import PendulumFleetEnv
 from apev.envs.fleet.wiring import ENVIRONMENT as WIRING
 from apev.envs.fleet.wiring import KINDS as WIRINGS
+from apev.envs.fleet.worn import ENVIRONMENT as WORN
+from apev.envs.fleet.worn import JOINTS
 
 # half_cheetah.xml: each leg from its hip, joint by joint, to the end of its foot; metres in the frame of the part before.
 HEIGHT = 0.7
@@ -36,7 +38,8 @@ class Body:
     points: Callable[[np.ndarray], np.ndarray]  # observations [T, D] -> [T, P, 2]: to the right and up, the body in the middle
     way: Callable[[np.ndarray], np.ndarray]  # observations [T, D] -> [T]: metres from the start
     box: tuple[float, float, float, float]  # left, bottom, right, top of what is shown
-    wrong: tuple[tuple[int, ...], ...]  # bones of each kind that are wired the wrong way round
+    wrong: tuple[tuple[int, ...], ...]  # bones of each kind that are not as they should be
+    wrong_is: str = "parts that are wired the wrong way round"
     trail: int | None = None  # a point that leaves one
     ground: bool = True
 
@@ -75,15 +78,18 @@ def pendulum(observations: np.ndarray) -> np.ndarray:
 
 
 _LEGS = ((0, 3), (3, 4), (4, 5)), ((1, 6), (6, 7), (7, 8))
+_CHEETAH = Body(
+    bones=((0, 1), (1, 2), *_LEGS[0], *_LEGS[1]),
+    width=0.092,
+    points=cheetah,
+    way=cheetah_way,
+    box=(-1.3, -0.22, 1.3, 1.4),
+    wrong=((), (2, 3, 4), (5, 6, 7), (2, 3, 4, 5, 6, 7)),
+)
+_JOINTS = JOINTS["HalfCheetah-v4"]  # {joint: its actuator}, which are in the order of the legs' bones
 BODIES = {
-    WIRING: Body(
-        bones=((0, 1), (1, 2), *_LEGS[0], *_LEGS[1]),
-        width=0.092,
-        points=cheetah,
-        way=cheetah_way,
-        box=(-1.3, -0.22, 1.3, 1.4),
-        wrong=((), (2, 3, 4), (5, 6, 7), (2, 3, 4, 5, 6, 7)),
-    ),
+    WIRING: _CHEETAH,
+    WORN: replace(_CHEETAH, wrong=((), *((2 + actuator,) for actuator in _JOINTS.values())), wrong_is="weak parts"),
     PENDULUM: Body(
         bones=((0, 1),),
         width=0.13,
@@ -97,6 +103,7 @@ BODIES = {
 }
 NAMES = {  # of kinds
     WIRING: WIRINGS,
+    WORN: ("healthy", *(f"weak {joint}" for joint in _JOINTS)),
     PENDULUM: tuple(f"wired {name}" for name in PendulumFleetEnv.kinds),
     CUSTOMERS: tuple(f"wants {offer}" for offer in OFFERS[:SEGMENTS]),
 }

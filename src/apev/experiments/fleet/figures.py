@@ -24,7 +24,8 @@ Mark = tuple[str, float]
 
 def label(name: str) -> str:
     """What tables and charts call a policy."""
-    return ALGORITHMS[name].label if name in ALGORITHMS else name
+    algorithm, comma, episode = name.partition(", episode ")
+    return ALGORITHMS[algorithm].label + comma + episode if algorithm in ALGORITHMS else name
 
 
 def telling(summary: Mapping[str, Any]) -> list[str]:

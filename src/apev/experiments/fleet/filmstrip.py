@@ -12,7 +12,7 @@ from apev.files import write_text
 
 COLOURS = ("#2f7fd8", "#d6336c", "#0b8a76", "#b86e00", "#845ef7", "#5f7d00")  # of kinds, as in page.css
 PLAIN = (134, 142, 150)
-FRAME, GAP, ROW = 220, 14, 20
+FRAME, GAP, ROW, SHOWN = 220, 14, 20, 5
 
 
 def write_filmstrip(path: Path, replays: Mapping[str, Any], title: str) -> Path | None:
@@ -26,8 +26,20 @@ def write_filmstrip(path: Path, replays: Mapping[str, Any], title: str) -> Path 
 
 
 def key_steps(knows: int, length: int) -> list[int]:
-    """The start, halfway to knowing, knowing, and later: at most five, in order."""
-    return sorted({0, knows // 2, knows, min(length, max(4 * knows, length // 4)), length})
+    """The start, halfway to knowing, knowing, and later, further and further apart: at most five, in order."""
+    known = sorted({0, knows // 2, knows})
+    more = SHOWN - len(known)
+    later = (max(knows, 1) * (length / max(knows, 1)) ** (i / more) for i in range(1, more + 1))
+    return sorted({*known, *(min(length, round(step)) for step in later)})
+
+
+def steps_of(episode: Mapping[str, Any]) -> list[int]:
+    """The moments that are drawn of an episode: where a machine changes, those around it."""
+    knows, length = episode["knows"]["step"], episode["adaptive"]["length"]
+    if episode["change"] is None:
+        return key_steps(knows, length)
+    again = [] if episode["again"] is None else [episode["again"]["step"]]
+    return sorted({0, knows, episode["change"]["step"], *again, length})
 
 
 def draw(replays: Mapping[str, Any], episode: Mapping[str, Any], title: str) -> str:
@@ -35,11 +47,11 @@ def draw(replays: Mapping[str, Any], episode: Mapping[str, Any], title: str) -> 
     left, low, right, high = replays["body"]["box"]
     scale = FRAME / (right - left)
     tall, members = (high - low) * scale, replays["members"]
-    told, knows = episode["adaptive"], episode["knows"]["step"]
-    steps, top = key_steps(knows, told["length"]), 66
+    told = episode["adaptive"]
+    steps, top = steps_of(episode), 66
     parts = [
         f'<text class="soft" x="16" y="46">A machine of the kind “{escaped(replays["kinds"][episode["kind"]])}”. '
-        f"Dashes are parts that are wired the wrong way round, which no policy sees.</text>"
+        f"Dashes are {escaped(replays['body']['wrong_is'])}, which no policy sees.</text>"
     ]
     for i, step in enumerate(steps):
         x = 16 + i * (FRAME + GAP)
@@ -85,7 +97,7 @@ def _frame(replays: Mapping[str, Any], episode: Mapping[str, Any], step: int, sc
     even = 1 / len(belief)
     sure = max(0.0, (belief[best] - even) / (1 - even)) if len(belief) > 1 else 1.0
     paint, wide = _mixed(_colour(replays, best), sure), body["width"] * scale
-    wrong = _wrong(replays, episode)
+    wrong = _wrong(replays, episode, step)
     for bone, (a, b) in enumerate(body["bones"]):
         line = f'<path d="M{at(a)}L{at(b)}" fill="none" stroke'
         parts.append(f'{line}="{paint}" stroke-width="{wide:.1f}" stroke-linecap="round"/>')
@@ -96,17 +108,22 @@ def _frame(replays: Mapping[str, Any], episode: Mapping[str, Any], step: int, sc
     return "".join(parts)
 
 
-def _wrong(replays: Mapping[str, Any], episode: Mapping[str, Any]) -> tuple[int, ...]:
+def _wrong(replays: Mapping[str, Any], episode: Mapping[str, Any], step: int = 0) -> tuple[int, ...]:
     """The bones that are wired the wrong way round."""
-    wrong, kind = replays["body"]["wrong"], episode["kind"]
+    change = episode["change"]
+    wrong, kind = replays["body"]["wrong"], episode["kind"] if change is None or step <= change["step"] else change["kind"]
     return tuple(wrong[kind]) if kind < len(wrong) else ()
 
 
 def _caption(replays: Mapping[str, Any], episode: Mapping[str, Any], step: int) -> str:
     if step == 0:
         return "start: it could be any kind"
+    if episode["change"] is not None and step == episode["change"]["step"]:
+        return f"step {step}: it becomes “{replays['kinds'][episode['change']['kind']]}”"
+    if any(moment is not None and step == moment["step"] for moment in (episode["knows"], episode["again"])):
+        return f"step {step}: 95% sure"
     way = f", {episode['adaptive']['way'][step]:.0f} m" if replays["body"]["ground"] else ""
-    return f"step {step}: 95% sure" if step == episode["knows"]["step"] else f"step {step}{way}"
+    return f"step {step}{way}"
 
 
 def _colour(replays: Mapping[str, Any], member: int) -> str:

@@ -30,6 +30,14 @@ WORLDS = {  # what is hidden
         "The rear or the front leg of each robot in the log may be wired the wrong way round. Tested are robots in which both "
         "are, a kind that is in nobody’s log."
     ),
+    "rewired": (
+        "Half-cheetahs of four wirings, and in the middle of an episode the wiring changes. Nothing tells the policy: what it "
+        "was sure of is wrong from one step to the next."
+    ),
+    "worn-joint": (
+        "Some of these robots are healthy, others have a weak thigh, the rear one or the front one, each as worn as it happens "
+        "to be. No sensor says which."
+    ),
 }
 
 
@@ -42,7 +50,7 @@ def write_page(folder: Path, summary: Mapping[str, Any], table: Rows) -> Path:
         title = str(summary["title"])
         sections = [header(title, lead(summary), headline(summary)), replay_section(replays)]
         sections += [returns_section(summary), table_section(summary, table), *kinds_sections(summary)]
-        sections.append(made(summary.get("meta") or {}))
+        sections.append(made({key: value for key, value in (summary.get("meta") or {}).items() if key != "runs"}))
         write_text(folder / "figures" / "returns.svg", returns_chart(summary, title=f"{title}: returns") + "\n")
     if replays is not None:
         write_filmstrip(folder / "figures" / "finds_out.svg", replays, title)
@@ -139,6 +147,7 @@ def table_section(summary: Mapping[str, Any], table: Rows) -> str:
     note = "Seeds and episodes are drawn for the interval. Worst kind: the return in the kind where a policy is worst."
     if summary["recovered"]:
         note += " Recovered: how much of the gap between the best blind policy (0) and the ceiling (1)."
+    note += " Steps to 95%: the median episode's until the kind that is believed in at its end first has 95%."
     return section("results", "Every policy", note, html_table(table, hero="adaptive"))
 
 

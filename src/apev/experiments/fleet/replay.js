@@ -31,6 +31,7 @@
   const surest = (belief) => belief.indexOf(Math.max(...belief));
   const rounded = (value, digits) => value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1");
   const between = (a, b, share) => a + (b - a) * share;
+  const kindAt = (now) => (episode.change && now > episode.change.step ? episode.change.kind : episode.kind);
 
   // ---- a machine: drawn once, then moved ----
   const machine = (side) => {
@@ -64,7 +65,7 @@
       const line = `M${points[2 * from]} ${-points[2 * from + 1]}L${points[2 * to]} ${-points[2 * to + 1]}`;
       bones[b].setAttribute("d", line);
       dashes[b].setAttribute("d", line);
-      dashes[b].style.display = (body.wrong[episode.kind] || []).includes(b) ? "" : "none";
+      dashes[b].style.display = (body.wrong[kindAt(now)] || []).includes(b) ? "" : "none";
     });
     let paint = "var(--soft)";
     if (side === "adaptive") {
@@ -120,10 +121,10 @@
     list.replaceChildren();
     bars = members.map((name, k) => {
       const row = element("li", "", list), label = element("span", "name", row, name);
-      if (memberKinds[k] === episode.kind) element("small", "", label, " (true)");
+      const truth = element("small", "", label, " (true)");
       const fill = element("span", "fill", element("span", "track", row));
       fill.style.background = colour(k);
-      return { row, fill, value: element("span", "value", row) };
+      return { row, fill, truth, value: element("span", "value", row) };
     });
   };
   const drawStrip = () => {
@@ -145,23 +146,29 @@
       element("span", "tick", ticks, `${step}`).style.left = `${100 * placeOf(step)}%`;
     });
     marks.replaceChildren();
-    if (!episode.knows) return;
-    const { step, member } = episode.knows, mark = element("button", "mark", marks);
-    mark.type = "button";
-    mark.dataset.step = step;
-    mark.title = `step ${step}: 95% sure of ${members[member]}`;
-    mark.setAttribute("aria-label", mark.title);
-    mark.style.cssText = `left:${100 * placeOf(step)}%;--colour:${colour(member)}`;
-    mark.addEventListener("click", () => { pause(); show(step); });
+    const mark = (step, title, paint, className) => {
+      const made = element("button", className, marks);
+      made.type = "button";
+      made.dataset.step = step;
+      made.title = title;
+      made.setAttribute("aria-label", title);
+      made.style.cssText = `left:${100 * placeOf(step)}%;--colour:${paint}`;
+      made.addEventListener("click", () => { pause(); show(step); });
+    };
+    if (episode.change) mark(episode.change.step, `step ${episode.change.step}: the machine becomes ${kinds[episode.change.kind]}`, "var(--ink)", "mark change");
+    for (const moment of [episode.knows, episode.again]) {
+      if (moment) mark(moment.step, `step ${moment.step}: first 95% sure of ${members[moment.member]}`, colour(moment.member), "mark");
+    }
   };
 
   const choose = (index) => {
     pause();
     episode = episodes[index];
     length = Math.max(episode.adaptive.length, episode.blind.length, 1);
-    power = length >= 50 ? 2 : 1;
+    power = length >= 50 && !episode.change ? 2 : 1;
     $("replay-keys").textContent = (power > 1 ? "Time runs slowly at first, where it finds out. " : "")
-      + "The strip is the belief over the episode" + (episode.knows ? "; the diamond is the moment from which on it is 95% sure" : "")
+      + "The strip is the belief over the episode" + (episode.knows ? "; a diamond is the moment at which it is first 95% sure of the kind it ends with" : "")
+      + (episode.change ? `, the bar the step at which the machine changes to ${kinds[episode.change.kind]}` : "")
       + ". The arrow keys step.";
     if (offers) SIDES.forEach(drawCards);
     drawBars();
@@ -186,6 +193,7 @@
     belief.forEach((share, k) => {
       bars[k].fill.style.transform = `scaleX(${share})`;
       bars[k].value.textContent = share.toFixed(2);
+      bars[k].truth.hidden = memberKinds[k] !== kindAt(time);
       bars[k].row.classList.toggle("now", k === best && share > 1.2 / belief.length);
     });
     sentence(step, belief, best);
@@ -194,7 +202,8 @@
     $("replay-cursor").style.left = `${100 * placeOf(time)}%`;
   };
   const sentence = (step, belief, best) => {
-    const line = $("replay-step"), after = episode.knows, sure = belief[best].toFixed(2);
+    const line = $("replay-step"), changed = episode.change && step > episode.change.step;
+    const after = changed ? episode.again : episode.knows, sure = belief[best].toFixed(2);
     const unsure = belief[best] < 1.2 / belief.length && belief.length > 1;
     line.replaceChildren();
     element("b", "", line, step === 0 ? "start" : `${offers ? "visit" : "step"} ${step}`);
@@ -204,8 +213,8 @@
     const badge = $("replay-knows");
     badge.hidden = !after || step < after.step;
     if (after) {
-      const known = memberKinds.includes(episode.kind), right = memberKinds[after.member] === episode.kind;
-      badge.textContent = `95% sure since ${offers ? "visit" : "step"} ${after.step}` + (known && !right ? ", wrongly" : "");
+      const known = memberKinds.includes(kindAt(time)), right = memberKinds[after.member] === kindAt(time);
+      badge.textContent = `first 95% sure at ${offers ? "visit" : "step"} ${after.step}` + (known && !right ? ", wrongly" : "");
     }
   };
 

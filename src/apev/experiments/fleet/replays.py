@@ -13,7 +13,7 @@ from apev.envs.fleet.customers import OFFERS
 from apev.experiments.common.tables import AGAIN
 from apev.experiments.fleet.bodies import BODIES, NAMES, STEP, Body
 from apev.experiments.fleet.figures import label
-from apev.experiments.fleet.recipe import SURE
+from apev.experiments.fleet.rows import knows
 from apev.files import read_json
 
 MOST_STEPS, MOST_MEMBERS, MOST_KINDS = 5000, 32, 32
@@ -27,7 +27,8 @@ def read_replays(path: Path) -> dict[str, Any]:
     body = BODIES.get(environment)
     blind = {int(episode["kind"]): episode for episode in told["blind"]}
     pairs = [(episode, blind[int(episode["kind"])]) for episode in told["adaptive"] if int(episode["kind"]) in blind]
-    kinds = names_of_kinds(environment, [int(episode["kind"]) for episode, _ in pairs])
+    shown = [int(told["kind"]) for episode, _ in pairs for told in (episode, episode.get("change", episode))]
+    kinds = names_of_kinds(environment, shown)
     members = [int(kind) for kind in told.get("members", [])]
     count = max((len(belief_of(episode)[0]) for episode, _ in pairs), default=0)
     if len(members) != count or max(members, default=0) >= len(kinds):
@@ -61,21 +62,22 @@ def belief_of(episode: Mapping[str, Any]) -> np.ndarray:
     return _numbers(episode["belief"], MOST_MEMBERS)
 
 
-def knows(belief: np.ndarray) -> dict[str, int] | None:
-    """The first step from which on the member that is believed in at the end has 95%, and that member; None: never."""
-    member = int(belief[-1].argmax())
-    unsure = np.flatnonzero(belief[:, member] < SURE)
-    step = int(unsure[-1]) + 1 if len(unsure) else 0
-    return {"step": step, "member": member} if step < len(belief) else None
-
-
 def _episode(ours: Mapping[str, Any], theirs: Mapping[str, Any], order: Sequence[int], body: Body | None) -> dict[str, Any]:
     """One episode of a kind, of both policies."""
     belief = belief_of(ours)[:, order]
     if len(belief) != len(ours["observations"]):
         raise ValueError("an episode has a belief an observation")
     both = {"adaptive": _told(ours, body) | {"belief": belief.round(3).tolist()}, "blind": _told(theirs, body)}
-    return {"kind": int(ours["kind"]), "knows": knows(belief)} | both
+    about: dict[str, Any] = {"kind": int(ours["kind"]), "change": None, "again": None}
+    if "change" not in ours:
+        return about | {"knows": knows(belief)} | both
+    step, kind = int(ours["change"]["step"]), int(ours["change"]["kind"])
+    if not 0 < step < len(belief) - 1 or not 0 <= kind < MOST_KINDS:
+        raise ValueError("a machine changes within its episode, to a kind that there is")
+    again = knows(belief[step:])  # at once: it has not changed its mind
+    if again is not None:
+        again = None if again["step"] == 0 else {"step": step + again["step"], "member": again["member"]}
+    return about | {"knows": knows(belief[: step + 1]), "change": {"step": step, "kind": kind}, "again": again} | both
 
 
 def _told(episode: Mapping[str, Any], body: Body | None) -> dict[str, Any]:
@@ -114,7 +116,7 @@ def _drawn(body: Body) -> dict[str, Any]:
     """A body for the page's script, in millimetres."""
     millimetres = [round(1000 * edge) for edge in body.box]
     shape = {"bones": body.bones, "width": round(1000 * body.width), "box": millimetres, "wrong": body.wrong}
-    return shape | {"trail": body.trail, "ground": body.ground}
+    return shape | {"wrong_is": body.wrong_is, "trail": body.trail, "ground": body.ground}
 
 
 def _note(environment: str, body: Body | None) -> str:
@@ -122,5 +124,5 @@ def _note(environment: str, body: Body | None) -> str:
         return "Eight visits of one customer, an offer each. The bar below a visit is the belief after it."
     if body is None:
         return "The belief, step by step."
-    start = "Both policies start on the same machine in the same state. Dashes are parts that are wired the wrong way round, "
+    start = f"Both policies start on the same machine in the same state. Dashes are {body.wrong_is}, "
     return start + "which no policy sees. The adaptive machine takes the colour of the kind it believes in."

@@ -17,11 +17,14 @@ from apev.envs.fleet.pendulum import ENVIRONMENT as PENDULUM
 from apev.envs.fleet.pendulum import pendulum_log
 from apev.envs.fleet.wiring import ENVIRONMENT as WIRING
 from apev.envs.fleet.wiring import wired
+from apev.envs.fleet.worn import ENVIRONMENT as WORN
 from apev.envs.make import make as make_env
+from apev.experiments.fleet.teachers import JOINTS, taught_log
 from apev.rollout import GymnasiumBatch
 
-WorldName = Literal["customers", "pendulum", "cheetah-wiring", "unseen-wiring"]
+WorldName = Literal["customers", "pendulum", "cheetah-wiring", "unseen-wiring", "rewired", "worn-joint"]
 Log = tuple[Dataset, np.ndarray]  # the log, and the kind of each context, which no agent sees
+LIFE = (1, 2, 5)  # episodes of a machine's life that are told of, with the belief kept from one to the next
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class World:
     title: str
     environment: str
     kinds: int  # in the environment
-    log: Callable[[Path | None, int], Log]  # (file of the log it is made from, seed)
+    log: Callable[[Path | None, int], Log]  # (what it is made from, seed)
     updates: int  # of the adaptive agent and of those with memory
     episodes: int  # a kind, in the table
     static: tuple[str, ...]  # pooled algorithms without memory: the blind
@@ -43,14 +46,29 @@ class World:
     exact: Mapping[str, float] = field(default_factory=dict)  # returns that are known exactly
     best_agreement: Callable[[Log], float] = lambda log: 1.0  # of an assignment by the true likelihoods
     tested: tuple[int, ...] = ()  # kinds of the environment that are tested; all unless given
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the environment
+    trained: tuple[str, ...] = ()  # agents that are trained unless others are asked for; all unless given
+    agents_of: WorldName | None = None  # the world whose agents are tested here: nothing is trained
+    oracle_of: WorldName | None = None  # the world whose agent with labels knows every kind that is tested here
+    change_at: int | None = None  # the step from which on a machine is of another kind
+    life: tuple[int, ...] = (1,)  # episodes of a machine's life that are told of
+    taught: bool = False  # teachers are trained first, and act in the log
+    gate: float | None = None  # normalised points by which knowing the kind must beat the best blind policy
 
-    def batch(self, episodes: int, seed: int, **settings: Any) -> tuple[GymnasiumBatch, np.ndarray]:
+    def sized(self, updates: int | None = None, episodes: int | None = None) -> World:
+        """The same world with other numbers of updates and test episodes, where they are given."""
+        sizes: dict[str, int] = {} if episodes is None else {"episodes": episodes}
+        if updates is not None:
+            sizes |= dict.fromkeys(("updates", "static_updates", "printed_updates"), updates)
+        return replace(self, **sizes)  # type: ignore[arg-type]
+
+    def batch(self, episodes: int, seed: int) -> tuple[GymnasiumBatch, np.ndarray]:
         """So many episodes of every kind, and which kind each is of."""
         kinds = np.repeat(np.array(self.tested or range(self.kinds)), episodes)
         waiting = iter(kinds.tolist())
 
         def make() -> gymnasium.Env[Any, Any]:
-            return make_env(self.environment, kind=next(waiting), **settings)
+            return make_env(self.environment, kind=next(waiting), **self.settings)
 
         return GymnasiumBatch(make, len(kinds), seed), kinds
 
@@ -85,6 +103,11 @@ def _three_wirings(path: Path | None, seed: int) -> Log:
     return wired(Dataset.load(path), seed=seed, kinds=(0, 1, 2))
 
 
+def _worn(folder: Path | None, seed: int) -> Log:
+    assert folder is not None
+    return taught_log(folder, seed)
+
+
 DISCRETE: dict[str, Any] = {"surprise": "paper", "likelihood": "paper", "floor": 0.0, "evidence_share": 0.0, "bootstrap": 1.0}
 DISCRETE |= {"target_rate": 0.005, "support": 0.0, "members": 5}
 CONTINUOUS: dict[str, Any] = {"surprise": "paper", "likelihood": "paper", "floor": 0.0, "target_floor": False, "members": 3}
@@ -103,6 +126,7 @@ _cheetah = World(
     printed=CONTINUOUS,
     printed_updates=5_000,
     needs_data="a half-cheetah's log",
+    life=LIFE,
 )
 WORLDS: dict[WorldName, World] = {
     "customers": World(
@@ -132,9 +156,45 @@ WORLDS: dict[WorldName, World] = {
         static_updates=5_000,
         printed=CONTINUOUS,
         printed_updates=5_000,
+        life=LIFE,
     ),
     "cheetah-wiring": _cheetah,
     "unseen-wiring": replace(
-        _cheetah, name="unseen-wiring", title="A wiring that is in nobody's log", log=_three_wirings, tested=(3,)
+        _cheetah,
+        name="unseen-wiring",
+        title="A wiring that is in nobody's log",
+        log=_three_wirings,
+        episodes=10,
+        tested=(3,),
+        trained=("ape-v", "bc", "iql", "td3-bc"),
+        oracle_of="cheetah-wiring",
+        life=(1,),
     ),
+    "rewired": replace(
+        _cheetah,
+        name="rewired",
+        title="Half-cheetahs that are wired otherwise in the middle of an episode",
+        settings={"rewire_at": 500},
+        agents_of="cheetah-wiring",
+        change_at=500,
+        life=(1,),
+    ),
+    "worn-joint": replace(
+        _cheetah,
+        name="worn-joint",
+        title="Half-cheetahs, healthy or with a weak thigh",
+        environment=WORN,
+        kinds=JOINTS + 1,
+        log=_worn,
+        needs_data="",
+        settings={"joints": JOINTS},
+        life=(1,),
+        taught=True,
+        gate=15.0,
+    ),
+}
+# {world: (it, with few updates, and the agents that are trained)}: minutes on two cores, for `apev demo`
+DEMOS = {
+    "pendulum": (replace(WORLDS["pendulum"].sized(1500, 10), life=(1,)), ("ape-v", "td3-bc")),
+    "customers": (WORLDS["customers"].sized(600, 100), ("ape-v", "dqn")),
 }
