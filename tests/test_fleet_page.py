@@ -21,10 +21,10 @@ from apev.envs.fleet.wiring import ENVIRONMENT as WIRING
 from apev.envs.make import make
 from apev.experiments.fleet.bodies import BODIES
 from apev.experiments.fleet.filmstrip import key_steps
-from apev.experiments.fleet.traces import note_traces
 from apev.experiments.fleet.replays import read_replays
-from apev.experiments.fleet.rows import knows
 from apev.experiments.fleet.report import show, store, write_summary
+from apev.experiments.fleet.rows import knows
+from apev.experiments.fleet.traces import note_traces
 from apev.experiments.fleet.worlds import WORLDS
 from apev.files import FileError
 

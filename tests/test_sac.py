@@ -20,6 +20,7 @@ from apev.agents.continuous.base import ContinuousAgent
 from apev.agents.continuous.sac import squash
 from apev.belief import BeliefFilter
 from apev.data import Dataset, Layout, Observations
+from apev.data.batch import Batch
 from apev.nn import kernels
 
 
@@ -93,7 +94,7 @@ def test_discrete_actions_pictures_and_impossible_members_are_refused() -> None:
         SAC(pictured, SACConfig())
     plain = Layout((("observation", 2),), None, None, 0, True, (-1.0,), (1.0,))
     for critics, members in ((2, 0), (4, 1), (4, 4)):
-        with pytest.raises(ValueError, match="Fix: at least 3 critics"):
+        with pytest.raises(ValueError, match="Fix: at least 2 members"):
             APEVSAC(plain, APEVSACConfig(critics=critics, members=members))
     with pytest.raises(ValueError, match="at least 1"):
         SAC(plain, SACConfig(critics=0))
@@ -308,6 +309,31 @@ def test_members_trained_as_if_certain_see_corners_that_do_not_move() -> None:
     heads = linear(agent.critics.layers[-1]).bias.grad
     assert heads is not None
     assert (heads[:, 0] != 0).tolist() == [[False, True, False]] * 3 + [[False] * 3]  # the member of three critics, alone
+
+
+def test_members_that_are_kinds_learn_from_their_own_block_at_the_beliefs_of_the_log() -> None:
+    agent = APEVSAC(PLAIN, APEVSACConfig(critics=2, fewest=2, members=3, hidden=(8,)))
+    assert agent.n == (2, 2, 2)
+    one, beliefs = step(0.5, 0.0), torch.tensor([[0.7, 0.2, 0.1]]).log()
+    three = Batch(
+        obs=replace(one.obs, vector=one.obs.vector.repeat(3, 1)),
+        action=one.action.repeat(3, 1),
+        reward=torch.tensor([0.0, 0.0, 5.0]),
+        next_obs=replace(one.next_obs, vector=one.next_obs.vector.repeat(3, 1)),
+        terminated=torch.ones(3),
+        group=torch.arange(3),
+        blocks=True,
+        log_belief=beliefs.repeat(3, 1),
+        next_log_belief=beliefs.repeat(3, 1),
+    )
+    with torch.no_grad():
+        q = agent.values(agent.critics, three.obs.vector, agent.to_unit(three.action), beliefs.exp().repeat(3, 1))  # [K, N, B]
+    own = torch.stack([(q[k, :, k] - three.reward[k]).square().sum() for k in range(3)])  # episodes end: the target is r
+    loss, _ = agent.critic_loss(three, three.log_belief)
+    torch.testing.assert_close(loss, own.sum())
+    before = {name: value.clone() for name, value in agent.state_dict().items()}
+    agent.update(three)
+    assert any(not torch.equal(before[name], value) for name, value in agent.state_dict().items())
 
 
 def test_beliefs_of_training_stay_in_their_corner_whatever_one_step_shows() -> None:

@@ -226,7 +226,7 @@ def for_worlds(config: Any, worlds: Kinds, settings: Mapping[str, Any]) -> Any:
         return config
     found: dict[str, Any] = {"members": worlds.count, "world_columns": len(worlds.models.sigma), "evidence": "model"}
     found |= {"floor": FLOOR}
-    found |= {"careful": config.critics} if hasattr(config, "careful") else {}
+    found |= {name: config.critics for name in ("careful", "fewest") if hasattr(config, name)}
     found |= {"bootstrap": 1.0} if hasattr(config, "bootstrap") else {}
     return replace(config, **{name: value for name, value in found.items() if name not in settings})
 

@@ -180,7 +180,7 @@ def chunks(rows: Rows) -> Tensor:
 def bounded(errors: Tensor) -> Tensor:
     """Errors [N, O] cut off at six times their usual size, so that a few rows do not decide.
 
-    Where most rows are 0 (a reward at a goal), three deviations are more than that, and the rows that are not 0 are what counts.
+    Where most rows are 0 (a reward at a goal), three deviations are more than that, and the other rows are what counts.
     """
     usual = 1.5 * errors.abs().median(0).values + 1e-3
     most = torch.maximum(6 * usual, 3 * errors.std(0))

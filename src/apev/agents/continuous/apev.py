@@ -27,6 +27,9 @@ where what was cut off goes on as badly (`target_floor`). To have a member learn
 before and after it, was tried: values run away, since nothing corrects what a member says where large errors have carried the
 belief off.
 
+Where members are kinds of the world, all take their minimum over N critics, and member k learns from rows of its kind alone
+(`Batch.blocks`); b and b' are what the worlds' models make of the log's own steps.
+
 Shared weights: N = max n_k networks with K heads each, member k is the minimum of head k over the first n_k. Separate
 weights: each member its own n_k networks (what the paper did for half-cheetah). All else is `sac.py`, of which SAC-N is the
 case K = 1.
@@ -62,8 +65,10 @@ class APEVSACConfig(BeliefConfig, SACConfig):
     is exp(-error^2) as printed."""
     critics: int = 10
     """N: the largest number of value functions a member takes its minimum over."""
+    fewest: int = 2
+    """Over how many value functions the first member takes its minimum. As many as `critics` make all members alike."""
     members: int = 0
-    """K: members with numbers of critics spread over 2 to N; 0 takes every number, N - 1 members."""
+    """K: members with numbers of critics spread from the fewest to N; 0 takes every number, N - 1 members where that is 2."""
     shared: bool = True
     """Whether members share N networks with a head each; else each has networks of its own, which costs K / 2 times as much."""
     concentration: float = 0.01
@@ -87,6 +92,7 @@ class APEVSAC(SAC):
     """K SAC-n agents of different n, and the policy that mixes their actors by its belief."""
 
     config: APEVSACConfig
+    takes_blocks = True
     lowest: Tensor  # [] no target is lower
 
     def __init__(self, layout: Layout, config: APEVSACConfig, *, seed: int = 0) -> None:
@@ -113,15 +119,16 @@ class APEVSAC(SAC):
 
     @staticmethod
     def sizes(config: SACConfig) -> tuple[int, ...]:
-        """n_k for each member, from 2 to N."""
+        """n_k for each member, from the fewest to N."""
         assert isinstance(config, APEVSACConfig)
-        if config.critics < 3 or config.members == 1 or not 0 <= config.members < config.critics:
+        first, last = config.fewest, config.critics
+        K = config.members or last - first + 1
+        if K < 2 or not (last - first + 1 >= K or 1 <= first == last):
             raise ValueError(
-                f"critics is {config.critics} and members {config.members}. "
-                "Fix: at least 3 critics, and from 2 to critics - 1 members (0: all of them)."
+                f"critics is {last}, fewest {first} and members {config.members}. "
+                "Fix: at least 2 members, each with another number of critics (0: all of them), or fewest = critics."
             )
-        K = config.members or config.critics - 1
-        return tuple(round(2 + (config.critics - 2) * k / (K - 1)) for k in range(K))
+        return tuple(round(first + (last - first) * k / (K - 1)) for k in range(K))
 
     def draw_belief(self, rows: int) -> Tensor:
         """p(b): log-beliefs [B, K]."""
@@ -157,15 +164,24 @@ class APEVSAC(SAC):
         q = self.values(self.critics, batch.obs.vector, self.to_unit(batch.action), belief)  # Q_jk(s, b, a): [K, N, B]
         counts = self.counts[:, :, None]  # [K, N, 1]: each member's own critics
         with torch.no_grad():
-            if self.config.eval_only:
+            if batch.blocks:
+                counts = counts * self.own_rows(batch)[:, None]  # a member learns from contexts of its kind alone
+            if batch.next_log_belief is not None:
+                new_belief = self.weights(batch.next_log_belief)
+            elif self.config.eval_only:
                 counts = counts * belief.T[:, None]  # a member learns in its own corner alone, where it stays
             else:
                 errors = (self.reduce(q) - self.backup(self.target, batch, belief)).T  # delta_k: [B, K]
                 self.track_scale(self.filter.squares(errors), belief.clamp_min(LEAST_TRUSTED), SCALE_RATE)
                 new_belief = self.weights(self.new_belief(log_belief, errors))
             target_q = self.backup(self.target, batch, new_belief).clamp_min(self.lowest)  # y_k: [K, B]
-        loss = ((q - target_q[:, None]).square() * counts).sum((0, 1)).mean()
+        loss = ((q - target_q[:, None]).square() * counts).sum((0, 1)).mean() * (self.members if batch.blocks else 1)
         return loss, {"critic_loss": loss.detach() / sum(self.n)}
+
+    def own_rows(self, batch: Batch) -> Tensor:
+        """[K, B]: 1 where a row is of the member's own block."""
+        block = torch.arange(len(batch.action), device=self.device) // (len(batch.action) // self.members)
+        return (block == torch.arange(self.members, device=self.device)[:, None]).float()
 
     def new_belief(self, log_belief: Tensor, errors: Tensor) -> Tensor:
         """b' [B, K], log-weights, after TD errors [B, K] at b; no floor, which would lift beliefs out of their corners."""

@@ -222,7 +222,7 @@ class SAC(ContinuousAgent):
         """One gradient step for actors, critics and the entropy's weight."""
         self.check_batch(batch)
         obs = batch.obs.vector
-        log_belief = self.draw_belief(len(obs))
+        log_belief = batch.log_belief if batch.log_belief is not None else self.draw_belief(len(obs))
         belief = self.weights(log_belief)
         critic_loss, metrics = self.critic_loss(batch, log_belief)
         action, log_prob, log_alpha = self.sample(obs, belief)
