@@ -175,12 +175,12 @@ def table(summary: Mapping[str, Any], width: int = 1000) -> Table:
 
 # {key of a policy's numbers: its column}; columns that no policy has anything for are left out
 MORE = {
-    "return_after": "return after the change",
+    "return_after": "return after",
     "steps_to_95": "steps to 95%",
-    "steps_to_95_after": "steps to 95% after the change",
+    "steps_to_95_after": "steps after",
     "right": "right at the end",
 }
-LEAST_TOLD = ("right at the end", "worst kind", "95% interval", "steps to 95%")
+LEAST_TOLD = ("right at the end", "worst kind", "95% interval", "steps to 95%", "recovered")
 
 
 def rows(summary: Mapping[str, Any]) -> Rows:
