@@ -6,6 +6,9 @@
 Logs are of pushed points, in half of whose contexts the push counts the other way round. `rows_per_second` is of the largest
 log, search and final models together; the exponents are slopes of log(time) over log(rows) and over log(kinds). Small logs are
 searched with fewer updates and every one of their contexts held out in turn, so that exponents are of the large ones.
+
+`observe_ms` is what a step of Bayes' rule costs a policy in 20 environments at once, with the evidence of next states and
+rewards, and with that of TD errors; their ratio is of the same run.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.console import Console
 
+from apev.api import train
 from apev.data import Dataset
 from apev.experiments.common.provenance import keep_answer
 from apev.worlds import kinds
@@ -50,6 +55,23 @@ def seconds(log: Dataset, most: int, count: int | None = None) -> tuple[float, i
     return time.perf_counter() - begin, found.count
 
 
+def observe_ms(rows: int = 2000, environments: int = 20, steps: int = 200) -> dict[str, float]:
+    """Milliseconds that `Policy.observe` takes, by the kind of evidence: the median step."""
+    log = pushed(rows, 2)
+    labels = np.random.default_rng(0).integers(2, size=log.num_groups).tolist()  # whose kind is whose costs nothing
+    policy = train(log, "ape-v", updates=1, kinds=labels, console=QUIET)
+    seen = log.observations["observation"][:environments]
+    taken: dict[str, list[float]] = {"model": [], "td": []}
+    for step in range(2 * steps):
+        evidence = ("model", "td")[step % 2]
+        policy.agent.config = replace(policy.agent.config, evidence=evidence)
+        policy.act(seen)
+        begin = time.perf_counter()
+        policy.observe(np.zeros(environments), seen, np.zeros(environments, dtype=bool))
+        taken[evidence].append(1000 * (time.perf_counter() - begin))
+    return {evidence: float(np.median(each)) for evidence, each in taken.items()}
+
+
 def exponent(sizes: list[int], times: list[float]) -> float:
     """The slope of log(time) over log(size)."""
     return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
@@ -71,6 +93,8 @@ def main() -> None:
     for count in asked.kinds:
         by_kinds[count] = seconds(pushed(asked.rows[0], count), count, count)[0]
         print(f"{count} kinds given, {asked.rows[0]:,} rows: {by_kinds[count]:.1f} s", flush=True)
+    observe = observe_ms()
+    print(f"observe: {observe['model']:.2f} ms with models, {observe['td']:.2f} ms with TD errors", flush=True)
     answer = {
         "benchmark": "worlds",
         "threads": torch.get_num_threads(),
@@ -80,6 +104,8 @@ def main() -> None:
         "found": [found for _, found in by_rows.values()],
         "exponent_rows": round(exponent(asked.rows, [taken for taken, _ in by_rows.values()]), 3),
         "exponent_kinds": round(exponent(asked.kinds, list(by_kinds.values())), 3),
+        "observe_ms": {evidence: round(taken, 3) for evidence, taken in observe.items()},
+        "observe_ratio": round(observe["model"] / observe["td"], 3),
     }
     keep_answer(asked.out, answer)
     print(json.dumps(answer))

@@ -190,6 +190,22 @@ def test_members_are_shown_in_the_order_of_the_kinds(tmp_path: Path) -> None:
         assert episode["knows"] == {"step": 20, "member": kind}
 
 
+def test_a_machine_that_changes_is_known_twice(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    told = make_traces()
+    told["adaptive"][0]["change"] = {"step": 40, "kind": 1}
+    told["adaptive"][0]["belief"][45:] = [[0.99, 0.01]] * (STEPS + 1 - 45)  # the member of kind 1
+    (folder / "traces.json").write_text(json.dumps(told))
+    first, second = read_replays(folder / "traces.json")["episodes"]
+    assert (first["knows"], first["again"]) == ({"step": 20, "member": 0}, {"step": 45, "member": 1})
+    assert (second["change"], second["again"]) == (None, None)
+    assert "right, then rear wrong" in report(folder)
+    told["adaptive"][0]["change"] = {"step": 400, "kind": 1}
+    (folder / "traces.json").write_text(json.dumps(told))
+    with pytest.raises(FileError, match=r"traces\.json"):
+        show(folder)
+
+
 def test_an_environment_that_nobody_drew_shows_its_belief(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     (folder / "traces.json").write_text(json.dumps(make_traces("Own-v0") | {"members": []}))

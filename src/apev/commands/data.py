@@ -66,10 +66,12 @@ class KindsOf:
 
     def run(self) -> None:
         """Print the verdict, what was tried, and which columns tell kinds apart."""
+        from apev.experiments.fleet.kinds_page import check_name, write_picture
+
+        if self.picture is not None:
+            check_name(self.picture)  # before minutes of search
         found = find_kinds(io.load(self.path), count=self.kinds, most=self.most, seed=self.seed)
         if self.picture is not None:
-            from apev.experiments.fleet.kinds_page import write_picture
-
             write_picture(self.picture, found, Path(self.path).name)
         if self.json:
             print(json.dumps(found.as_json(), indent=1))

@@ -23,10 +23,15 @@ Draw = Callable[[int, str], str]  # (width, title) -> SVG
 
 def write_picture(path: Path, found: Kinds, log: str) -> Path:
     """Draw what was found in `log` to a .svg or a .html file."""
-    if path.suffix not in (".svg", ".html"):
-        raise ValueError(f"--picture {path}: pictures are .svg or .html. Fix: end the name with one of them.")
+    check_name(path)
     write_text(path, (picture(found, log) if path.suffix == ".svg" else page(found, log)) + "\n")
     return path
+
+
+def check_name(path: Path) -> None:
+    """A name that does not say which of the two is refused."""
+    if path.suffix not in (".svg", ".html"):
+        raise ValueError(f"--picture {path}: pictures are .svg or .html. Fix: end the name with one of them.")
 
 
 def charts(found: Kinds) -> list[tuple[str, str, Draw]]:

@@ -41,6 +41,15 @@ WORLDS = {  # what is hidden
 }
 
 
+ROWS = {  # what rows are, where their names do not say it
+    "adaptive, td": "td, both: evidence of TD errors, and of both, instead of next states and rewards.",
+    "adaptive, forgetting": "Forgetting: the share of the evidence that is lost at each step.",
+    "adaptive, committed": "Committed: changes its mind at odds of 20.",
+    "adaptive, held": "Held: one member an episode, the most believed in at its start.",
+    "adaptive, episode": "Episodes 2 and 5: of a machine that has run before, with what was believed then.",
+}
+
+
 def write_page(folder: Path, summary: Mapping[str, Any], table: Rows) -> Path:
     """Write report.html and figures/*.svg of a world's folder."""
     path = stored(folder, "traces.json")
@@ -99,8 +108,10 @@ def replay_section(replays: Mapping[str, Any] | None) -> str:
     heading = "Watch it find out"
     if replays is None or not replays["episodes"]:
         return left_out("replay", heading, "This folder has no traces.json, so there is nothing to replay.")
+    leads = [episode["adaptive"]["return"] - episode["blind"]["return"] for episode in replays["episodes"]]
     options = "".join(
-        f'<option value="{i}">{escaped(replays["kinds"][episode["kind"]])}</option>'
+        f'<option value="{i}"{" selected" if i == leads.index(max(leads)) else ""}>{escaped(kind_in_words(replays, episode))}'
+        "</option>"
         for i, episode in enumerate(replays["episodes"])
     )
     icon = '<svg viewBox="0 0 20 20" aria-hidden="true" class="{}"><path d="{}"/></svg>'
@@ -136,6 +147,12 @@ aria-label="belief in each kind over the episode"></svg><div id="replay-marks"><
 </section>"""
 
 
+def kind_in_words(replays: Mapping[str, Any], episode: Mapping[str, Any]) -> str:
+    """Of an episode's machine, and what it becomes where it changes."""
+    kind = str(replays["kinds"][episode["kind"]])
+    return kind if episode["change"] is None else f"{kind}, then {replays['kinds'][episode['change']['kind']]}"
+
+
 def returns_section(summary: Mapping[str, Any]) -> str:
     """The bars."""
     note = "The policies that tell most; of members, of memory and of blind policies only the best. All rows are in the table."
@@ -148,6 +165,12 @@ def table_section(summary: Mapping[str, Any], table: Rows) -> str:
     if summary["recovered"]:
         note += " Recovered: how much of the gap between the best blind policy (0) and the ceiling (1)."
     note += " Steps to 95%: the median episode's until the kind that is believed in at its end first has 95%."
+    believing = [row for name, row in summary["policies"].items() if name.startswith("adaptive")]
+    if any("right" in row for row in believing):
+        note += " Right at the end: how often that kind is the machine's."
+    if any("return_after" in row for row in summary["policies"].values()):
+        note += " Return and steps after: from the step on at which the machine changes."
+    note += "".join(f" {said}" for start, said in ROWS.items() if any(name.startswith(start) for name in summary["policies"]))
     return section("results", "Every policy", note, html_table(table, hero="adaptive"))
 
 

@@ -133,10 +133,10 @@ def run(
             trial.play(cell.name, rows_of(cell.name, folder, kinds, world), kind_of_members(folder, kinds))
         if world.oracle_of is not None:
             borrow_oracle(trial, data)
-        if world.agents_of is None:
-            note_worlds(world, out, seed, (log, kinds))
+        agents = agents_folder(world, out)
+        note_worlds(world, out, agents, seed, (log, kinds))
         if seed == seeds[0]:
-            note_traces(world, out, agents_folder(world, out), seed, kinds)
+            note_traces(world, out, agents, seed, kinds)
 
 
 def agents_folder(world: World, out: Path) -> Path:
@@ -158,9 +158,9 @@ def note_made(out: Path, what: dict[str, Any], begin: float) -> None:
     append_line(out / "made.jsonl", what | {"seconds": round(time.perf_counter() - begin, 1)} | provenance())
 
 
-def note_worlds(world: World, out: Path, seed: int, log: tuple[Any, np.ndarray]) -> None:
+def note_worlds(world: World, out: Path, agents: Path, seed: int, log: tuple[Any, np.ndarray]) -> None:
     """How the kinds that were found agree with the true ones."""
-    folder, path = out / "agents" / f"ape-v-s{seed}", out / "worlds.jsonl"
+    folder, path = agents / f"ape-v-s{seed}", out / "worlds.jsonl"
     if not (folder / "kinds.safetensors").exists():
         return
     if path.exists() and any(line["seed"] == seed for line in read_lines(path)):

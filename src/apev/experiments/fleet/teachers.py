@@ -29,8 +29,8 @@ EVERY = 5000  # steps from one evaluation of a teacher to the next
 ROBOTS, EPISODES = 40, 3
 
 
-def teach(out: Path, steps: int = STEPS, console: Console | None = None) -> bool:
-    """Train the teachers that are missing in `out`, one a kind; whether any was."""
+def teach(out: Path, steps: int = STEPS, console: Console | None = None, limit: int | None = None) -> bool:
+    """Train the teachers that are missing in `out`, one a kind; whether any was. `limit`: steps of an episode, else 1,000."""
     console = console or Console(stderr=True, highlight=False)
     taught = False
     for kind in range(JOINTS + 1):
@@ -45,7 +45,7 @@ def teach(out: Path, steps: int = STEPS, console: Console | None = None) -> bool
             eval_episodes=3,
             checkpoint_every=EVERY,
         )
-        settings = {"kind": kind, "joints": JOINTS}
+        settings = {"kind": kind, "joints": JOINTS} | ({} if limit is None else {"max_episode_steps": limit})
         teacher = OnlineSAC(ENVIRONMENT, folder, config, SACConfig(critics=2, hidden=(256, 256)), kind, settings)
         teacher.run(resume=True)
         taught = True
@@ -66,8 +66,13 @@ def best_policy(folder: Path, steps: int = 1) -> Path | None:
     return folder / "policies" / f"{int(best['update']):07d}"
 
 
-def taught_log(out: Path, seed: int, console: Console | None = None) -> tuple[Dataset, np.ndarray]:
-    """(the log of many robots, the kind of each), made by the teachers in `out` unless it is there."""
+def taught_log(
+    out: Path, seed: int, *, robots: int = ROBOTS, steps: int = 1000, console: Console | None = None
+) -> tuple[Dataset, np.ndarray]:
+    """(the log of many robots, the kind of each), made by the teachers in `out` unless it is there.
+
+    steps: the time limit of an episode.
+    """
     path = out / "logs" / f"s{seed}.npz"
     labels = path.with_suffix(".kinds.json")
     if not labels.exists():
@@ -77,7 +82,9 @@ def taught_log(out: Path, seed: int, console: Console | None = None) -> tuple[Da
             raise FileNotFoundError(
                 f"{out} holds {len(teachers)} teachers of {JOINTS + 1}. Fix: apev reproduce fleet --world worn-joint."
             )
-        log, kinds = worn_log([teachers] * (JOINTS + 1), ROBOTS, EPISODES, seed, console=console or Console(stderr=True))
+        log, kinds = worn_log(
+            [teachers] * (JOINTS + 1), robots, EPISODES, seed, steps=steps, console=console or Console(stderr=True)
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         log.save(path)
         write_json(labels, {"kinds": kinds.tolist()})
