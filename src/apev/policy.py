@@ -68,7 +68,7 @@ class Policy:
         self._single = True
         self.logged: dict[str, Any] | None = None  # what the episodes of its log returned
         self.source: dict[str, Any] = {}  # of its log, as far as a run keeps it
-        self.state = PolicyState(self._fresh(1))
+        self.state = PolicyState(self.start_belief(1))
 
     @property
     def members(self) -> int:
@@ -99,14 +99,14 @@ class Policy:
         if mask is None:
             kept = keep_belief and count == len(old.log_belief)
             asked = num_envs is not None
-            self.state = PolicyState(old.log_belief if kept else self._fresh(count), asked=asked)
+            self.state = PolicyState(old.log_belief if kept else self.start_belief(count), asked=asked)
             self.state.history = old.history if kept else None
             self._single = self._single and not asked
             self._memory = None
             return
         rows = inputs.flags("mask", mask, len(old.log_belief), old.log_belief.device)
         if not keep_belief:
-            old.log_belief = torch.where(rows[:, None], self._fresh(len(rows)), old.log_belief)
+            old.log_belief = torch.where(rows[:, None], self.start_belief(len(rows)), old.log_belief)
             fresh = self.agent.start_history(len(rows))
             if old.history is not None and fresh is not None:
                 old.history = torch.where(rows[:, None], fresh, old.history)
@@ -129,7 +129,7 @@ class Policy:
                     f"{len(seen.vector)} observations, but beliefs of {len(state.log_belief)} running episodes. "
                     f"Fix: policy.reset(num_envs={len(seen.vector)}) where new ones begin."
                 )
-            state = self.state = PolicyState(self._fresh(len(seen.vector)))
+            state = self.state = PolicyState(self.start_belief(len(seen.vector)))
         self._single = single
         if self.behaviour.word == "random-member-step":
             state.log_belief = self._random_member(len(seen.vector))
@@ -249,7 +249,7 @@ class Policy:
         if episode_start is not None and np.any(episode_start):
             start = np.atleast_1d(episode_start)
             if len(start) != len(self.state.log_belief) and start.all():
-                self.state = PolicyState(self._fresh(len(start)))
+                self.state = PolicyState(self.start_belief(len(start)))
             else:
                 self.reset(start)
         action = self.act(observation, deterministic)
@@ -278,6 +278,15 @@ class Policy:
         about |= {name: value for name, value in (("update", update), ("logged", self.logged)) if value is not None}
         write_json(folder / "policy.json", about, checksum=True)
         return folder
+
+    def export(self, folder: str | Path, adapt: Adapt | None = None) -> Path:
+        """Write `act.onnx`, `observe.onnx` and `about.json`, which run without torch and apev (see `apev.export`).
+
+        adapt: another behaviour of the belief than this policy's own: "bayes", "uniform", "member:2", or weights.
+        """
+        from apev.export import export
+
+        return export(self if adapt is None else self.with_adapt(adapt), folder)
 
     @classmethod
     def load(
@@ -308,8 +317,8 @@ class Policy:
 
     # ------------------------------------------------------------------ internals
 
-    def _fresh(self, count: int) -> Tensor:
-        """Beliefs at the start of an episode, [count, K]."""
+    def start_belief(self, count: int) -> Tensor:
+        """Log-beliefs at the start of an episode, [count, K]."""
         device = self.agent.device
         if self.behaviour.word.startswith("random-member"):
             return self._random_member(count)
