@@ -31,11 +31,13 @@ from apev.agents.discrete.base import ValueAgent
 from apev.behaviour import ODDS, Adapt, behaviour_of
 from apev.checkpoint import LATEST, SAVE_AGAIN, build, description, logged_of, policy_of
 from apev.data.batch import Batch, Observations
+from apev.data.source import checked
 from apev.features import Features
 from apev.files import FileError, file_digest, inside, read_json, write_json, write_tensors
 from apev.memory import Memory, keys_of
 
 WEIGHTS = "weights.safetensors"
+SETTINGS = "config.json"  # of a run
 
 
 @dataclass
@@ -293,7 +295,7 @@ class Policy:
         cls, folder: str | Path, adapt: Adapt = "bayes", *, device: str = "cpu", seed: int = 0, remember: bool = False
     ) -> Policy:
         """The policy stored in `folder`: a policy folder, or a run folder. Of a run that was stopped, its last checkpoint's."""
-        folder = Path(folder)
+        folder = run = Path(folder)
         if not (folder / "policy.json").exists() and (folder / "policy" / "policy.json").exists():
             inside(folder, "policy/policy.json")
             folder = folder / "policy"
@@ -313,6 +315,8 @@ class Policy:
         agent.to_device(device)
         policy = cls(agent, adapt, seed=seed, remember=remember)
         policy.logged = logged
+        if (run / SETTINGS).exists():
+            policy.source = checked(read_json(inside(run, SETTINGS)).get("source", {}), SETTINGS)
         return policy
 
     # ------------------------------------------------------------------ internals

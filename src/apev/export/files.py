@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
 import apev
 from apev.agents.registry import ALGORITHMS, stored_name, variants
@@ -79,17 +78,14 @@ def check_exportable(policy: Policy) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep what the exporter says about its own progress out of the terminal."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)
 
 
 # ---------------------------------------------------------------------- what is said about a policy
@@ -156,7 +152,6 @@ def to_onnx(graph: Graph, about: dict[str, Any]) -> bytes:
     """The file of a graph, for batches of any size."""
     example = tuple(graph.example(ROWS).values())
     batch = torch.export.Dim("batch")
-    nn.Module.eval(graph)
     with torch.no_grad():
         shapes = (tuple({0: batch} for _ in example),)
         program = torch.export.export(graph, example, dynamic_shapes=shapes, strict=False)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from apev.data.batch import Batch, Layout, Observations
+from apev.inputs import LARGEST
 from apev.policy import Policy
 
 Distribution = Literal["normal", "exponential"]
@@ -51,7 +52,7 @@ class Draws(TorchFunctionMode):
     def __init__(self, given: Sequence[Tensor] | None = None) -> None:
         super().__init__()
         self.given = None if given is None else [*given]
-        self.seen: list[tuple[Distribution, tuple[int, ...]]] = []
+        self.seen: list[tuple[Distribution, Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kind: Distribution | None = {torch.randn: "normal", torch.Tensor.exponential_: "exponential"}.get(func)  # type: ignore[assignment]
@@ -60,7 +61,7 @@ class Draws(TorchFunctionMode):
         if self.given is not None:
             return self.given.pop(0)
         found: Tensor = func(*args, **(kwargs or {}))
-        self.seen.append((kind, tuple(found.shape)))
+        self.seen.append((kind, found))
         return found
 
 
@@ -143,8 +144,8 @@ class Observe(Graph):
         with torch.no_grad(), Draws() as draws:
             self.of(example, generator)
         found: list[Noise] = []
-        for kind, shape in draws.seen:
-            word = "noise" if kind == "normal" else kind
+        for kind, drawn in draws.seen:
+            shape, word = tuple(drawn.shape), "noise" if kind == "normal" else kind
             count = sum(noise.distribution == kind for noise in found)
             by_member = shape[0] == rows * self.agent.members and self.agent.members > 1
             of_row = (self.agent.members, *shape[1:]) if by_member else shape[1:]
@@ -176,11 +177,10 @@ class Observe(Graph):
         """The state after the step."""
         history, belief = given.get("history"), given["belief"]
         step = self.step(given)
-        new = (self.moved(step, belief, given, generator) if self.follows else belief.clone(),)
-        if history is None:
-            return new
-        taken = self.agent.take_in(history, step)
-        return *new, torch.where(sound(taken), taken, history)
+        numbers = [step.obs.vector, step.next_obs.vector, step.reward[:, None]]
+        usable = sound(*numbers, *([step.action] if self.layout.action_dim else []))
+        new = (self.moved(step, belief, usable, given, generator) if self.follows else belief.clone(),)
+        return new if history is None else (*new, torch.where(usable, self.agent.take_in(history, step), history))
 
     def step(self, given: Mapping[str, Tensor]) -> Batch:
         """The transition; one table of pictures for both of its observations."""
@@ -194,12 +194,14 @@ class Observe(Graph):
         none = torch.zeros_like(reward, dtype=torch.int64)
         return Batch(obs, given["action"], reward, after, given["terminated"].float(), none)
 
-    def moved(self, step: Batch, belief: Tensor, given: Mapping[str, Tensor], generator: torch.Generator | None) -> Tensor:
-        """[B, K]: the belief after the step."""
+    def moved(
+        self, step: Batch, belief: Tensor, usable: Tensor, given: Mapping[str, Tensor], generator: torch.Generator | None
+    ) -> Tensor:
+        """[B, K]: the belief after the step, where that is `usable` [B, 1] and no error overflows."""
         with drawing([noise.as_drawn(given[noise.name]) for noise in self.noises] if generator is None else None):
             evidence = self.agent.log_evidence(step, belief, None, generator)
         new = self.filter.weigh(belief, evidence)
-        return torch.where(sound(evidence + new), new, belief)
+        return torch.where(usable & sound(evidence, new), new, belief)
 
 
 @contextmanager
@@ -212,9 +214,9 @@ def drawing(given: Sequence[Tensor] | None) -> Iterator[None]:
             yield
 
 
-def sound(rows: Tensor) -> Tensor:
-    """[B, 1]: whether a row [B, M] is all finite."""
-    return rows.isfinite().all(-1, keepdim=True)
+def sound(*columns: Tensor) -> Tensor:
+    """[B, 1]: whether a row of these [B, ...] has numbers alone that are finite and not too large; False for NaN too."""
+    return (torch.cat(columns, 1).abs() <= LARGEST).all(-1, keepdim=True)
 
 
 def named(layout: Layout, prefix: str, key: str) -> str:
