@@ -38,6 +38,7 @@ from apev.memory import Memory, keys_of
 
 WEIGHTS = "weights.safetensors"
 SETTINGS = "config.json"  # of a run
+UNOBSERVED = 2  # predictions whose outcome was not told, after which another is suspicious
 
 
 @dataclass
@@ -68,6 +69,7 @@ class Policy:
         self._draws = torch.Generator(device=agent.device).manual_seed(seed)  # what the agent draws when it is asked
         self._features = Features(agent)
         self._single = True
+        self._unobserved, self._warned = 0, False  # predictions in a row that nobody told the outcome of
         self.logged: dict[str, Any] | None = None  # what the episodes of its log returned
         self.source: dict[str, Any] = {}  # of its log, as far as a run keeps it
         self.state = PolicyState(self.start_belief(1))
@@ -81,6 +83,12 @@ class Policy:
     def adapts(self) -> bool:
         """Whether the belief follows the evidence."""
         return self.behaviour.follows
+
+    @property
+    def waits(self) -> bool:
+        """Whether an action's outcome is still to be observed."""
+        waiting = self.state.waiting
+        return waiting is not None and bool(waiting.any())
 
     @property
     def belief(self) -> np.ndarray:
@@ -162,7 +170,7 @@ class Policy:
         state = self.state
         if state.obs is None or state.action is None:
             raise RuntimeError("observe() before act(): there is no step to learn from. Fix: call act(obs) first.")
-        if state.waiting is None or not bool(state.waiting.any()):
+        if state.waiting is None or not self.waits:
             raise RuntimeError("observe() again without act(): this step has counted already. Fix: act(obs) comes between.")
         if not self.adapts and not self.remember and state.history is None:
             state.waiting = None
@@ -244,7 +252,7 @@ class Policy:
         """Act as stable-baselines3's recurrent policies do: returns the action and the state to hand back next time.
 
         Rewards are no part of that interface: call `observe` after the environment's step (it updates the very state that
-        was returned), or the belief stays where it is.
+        was returned), or the belief stays where it is. `apev.as_sb3` does so by itself.
         """
         if state is not None:
             self.state = state
@@ -254,8 +262,21 @@ class Policy:
                 self.state = PolicyState(self.start_belief(len(start)))
             else:
                 self.reset(start)
+        self._warn_unobserved()
         action = self.act(observation, deterministic)
         return action, self.state
+
+    def _warn_unobserved(self) -> None:
+        """Say once that a policy that could adapt is never told what its actions led to."""
+        self._unobserved = self._unobserved + 1 if self.waits else 0
+        if self._unobserved < UNOBSERVED or self._warned or not (self.adapts and self.members > 1):
+            return
+        self._warned = True
+        warnings.warn(
+            "predict() was called again and again, and observe() never: the belief stays where it is. "
+            "Fix: policy.observe(reward, next_obs, terminated) after each step, or apev.as_sb3(policy, env).",
+            stacklevel=3,
+        )
 
     def with_adapt(self, adapt: Adapt, *, seed: int = 0, remember: bool | None = None) -> Policy:
         """The same agent with another behaviour of the belief; pictures it has seen stay encoded."""
