@@ -216,7 +216,7 @@ def test_a_step_that_is_not_finite_leaves_the_belief_as_it_was(tmp_path: Path) -
     policy = Policy(made("dqn", "vector"))
     policy.export(tmp_path)
     obs = np.ones((3, 3), np.float32)
-    belief = np.log(np.tile(np.float32([0.5, 0.3, 0.1, 0.05, 0.05]), (3, 1)))
+    belief = np.log(np.tile(np.array([0.5, 0.3, 0.1, 0.05, 0.05], np.float32), (3, 1)))
     reward = np.array([np.nan, np.inf, 1.0], np.float32)
     step = {"obs": obs, "action": np.zeros(3, np.int64), "reward": reward, "next_obs": obs}
     (new,) = session(tmp_path / "observe.onnx").run(None, step | {"terminated": np.zeros(3, bool), "belief": belief})

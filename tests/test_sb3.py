@@ -51,7 +51,8 @@ def test_evaluate_policy_gives_the_returns_of_our_own_evaluation(policy: Any, ma
     ours = rollout(policy(), GymnasiumBatch(make, 6, seed=5))
     model, env = apev.as_sb3(policy(), VecMonitor(DummyVecEnv([make] * 6)))
     env.seed(5)
-    returns, lengths = evaluate_policy(model, env, n_eval_episodes=6, return_episode_rewards=True)
+    found: Any = evaluate_policy(model, env, n_eval_episodes=6, return_episode_rewards=True)
+    returns, lengths = found
     np.testing.assert_allclose(sorted(returns), sorted(ours.returns), rtol=1e-5)
     assert sorted(lengths) == sorted(ours.lengths)
     frozen = rollout(policy().with_adapt("uniform"), GymnasiumBatch(make, 6, seed=5))

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 
 from apev.envs.make import make as make_env
-from apev.policy import Policy, PolicyState
+from apev.policy import Policy
 
 
 class AdaptingModel:
@@ -25,8 +25,8 @@ class AdaptingModel:
         self.policy = policy
 
     def predict(
-        self, observation: Any, state: PolicyState | None = None, episode_start: Any = None, deterministic: bool = True
-    ) -> tuple[Any, PolicyState]:
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
+    ) -> tuple[Any, Any]:
         """The action, and the state to hand back next time."""
         return self.policy.predict(observation, state, episode_start, deterministic)
 
@@ -55,7 +55,7 @@ def with_ends(obs: Any, over: np.ndarray, infos: Sequence[Mapping[str, Any]]) ->
 
 def _replaced(part: np.ndarray, over: np.ndarray, ends: Sequence[Any]) -> np.ndarray:
     after = np.array(part)
-    for row in np.flatnonzero(over):
+    for row in np.flatnonzero(over).tolist():
         if ends[row] is None:
             raise ValueError(f"environment {row} ended and does not say how. Fix: infos with 'terminal_observation'.")
         after[row] = ends[row]

@@ -155,8 +155,7 @@ def to_onnx(graph: Graph, about: dict[str, Any]) -> bytes:
     with torch.no_grad():
         shapes = (tuple({0: batch} for _ in example),)
         program = torch.export.export(graph, example, dynamic_shapes=shapes, strict=False)
-    names = {"input_names": graph.inputs, "output_names": graph.outputs}
-    made = torch.onnx.export(program, (), verbose=False, **names)
+    made = torch.onnx.export(program, (), input_names=graph.inputs, output_names=graph.outputs, verbose=False)
     assert made is not None
     for node in made.model.graph.all_nodes():  # else the file tells where its code lay on the disk
         node.metadata_props.clear()
