@@ -256,10 +256,8 @@ def main(options: Options) -> None:
         answer[name] = row
     table = Table("microseconds", "act", "observe", "best act", "best observe")
     for name in rounds:
-        parts = [
-            f"{part[name][key]:.0f}" if key in part[name] else "" for part in (typical, best) for key in ("act", "observe")
-        ]
-        table.add_row(name, *parts)
+        cells = [part[name].get(key) for part in (typical, best) for key in ("act", "observe")]
+        table.add_row(name, *("" if cell is None else f"{cell:.0f}" for cell in cells))
     Console().print(table)
     if options.out is not None:
         numbers = {name: {part: round(value, 1) for part, value in found.items()} for name, found in typical.items()}

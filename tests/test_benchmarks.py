@@ -79,3 +79,18 @@ def test_worlds_ends_with_its_exponents() -> None:
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer["rows_per_second"] > 0
     assert {"exponent_rows", "exponent_kinds"} <= answer.keys()
+
+
+def test_latency_times_what_it_names() -> None:
+    words = [sys.executable, str(BENCHMARKS / "latency.py"), "--work", "torch", "ape-v, 2 members, continuous"]
+    done = subprocess.run(words, input="1\n3\n", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer.keys() for answer in answers] == [{"act", "observe"}] * 2
+    assert all(0 < seconds < 1 for answer in answers for seconds in answer.values())
+
+
+def test_latency_names_a_senseless_option() -> None:
+    done = run("latency.py", "--rounds", "0")
+    assert done.returncode != 0
+    assert "--rounds 0 --calls 200. Fix" in done.stderr
