@@ -374,7 +374,7 @@ class Policy:
             obs = np.reshape(obs, 1) if layout.bare else obs | {key: np.reshape(obs[key], 1)}
         if single:
             obs = np.asarray(obs)[None] if layout.bare else {k: np.asarray(v)[None] for k, v in obs.items()}
-        return layout.read(obs, device=self.agent.device), single
+        return layout.read(obs, device=self.state.log_belief.device), single
 
 
 def load(folder: str | Path, adapt: Adapt = "bayes", *, device: str = "cpu", seed: int = 0, remember: bool = False) -> Policy:
