@@ -12,9 +12,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apev.data.batch import Layout
+from apev.data.batch import Layout, Observations
 
 LARGEST = 1e18  # squared, it is still a number that float32 can hold
+
+
+def read(obs: Any, layout: Layout, device: torch.device) -> tuple[Observations, bool]:
+    """Raw observations as the networks read them, and whether they were those of a single environment."""
+    key = layout.picture or layout.vectors[0][0]
+    if not layout.bare:
+        layout.check(obs)
+    shape = np.shape(obs if layout.bare else obs[key])
+    usual = len(layout.picture_shape or ()) if layout.picture else 1
+    number = not layout.picture and layout.vectors[0][1] == 1  # a column of single numbers: (), or [n] for many
+    single = shape == () or (len(shape) == usual and not (number and shape != (1,)))
+    if number and shape == ():
+        obs = np.reshape(obs, 1) if layout.bare else obs | {key: np.reshape(obs[key], 1)}
+    if single:
+        obs = np.asarray(obs)[None] if layout.bare else {k: np.asarray(v)[None] for k, v in obs.items()}
+    return layout.read(obs, device=device), single
 
 
 def column(name: str, value: Any, count: int, device: torch.device, used: Tensor | None = None) -> Tensor:
