@@ -4,7 +4,7 @@ Discrete actions: how likely the log takes the policy's action in the state, by 
 little.
 
 Continuous actions: how far the policy's action is from the nearest one that the log took in similar states (`NEIGHBOURS` of
-them). The log's own actions say what is usual: those further off than 95% of them are are beyond what was tried.
+them). The log's own actions say what is usual: those further off than 95% of them are beyond what was tried.
 """
 
 from __future__ import annotations

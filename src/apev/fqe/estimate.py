@@ -29,7 +29,7 @@ from apev.worlds.models import WorldModels
 
 MEMBERS = 8  # functions, each on its own resample
 MOST_ROWS = 200_000  # of larger logs, some contexts are read
-LEAST_UPDATES, MOST_UPDATES = 800, 8000
+LEAST_UPDATES, MOST_UPDATES = 600, 8000
 
 Policies = Policy | str | os.PathLike[str] | Sequence[Any] | Mapping[str, Any]
 
@@ -142,7 +142,7 @@ def fqe(
 
 def usual_updates(rows: int) -> int:
     """Gradient steps of a fit: they grow with the root of the log's rows."""
-    return int(np.clip(20 * np.sqrt(rows), LEAST_UPDATES, MOST_UPDATES))
+    return int(np.clip(15 * np.sqrt(rows), LEAST_UPDATES, MOST_UPDATES))
 
 
 def models_of(

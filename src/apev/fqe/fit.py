@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from apev.nn import kernels
 from apev.nn.ensemble import NormedMLP
 
-HIDDEN = 128
+HIDDEN = 64
 BATCH = 256
 LR = 1e-3
 RIDGE = 1e-3
@@ -102,27 +103,27 @@ def solve(trunk: NormedMLP, head: Tensor, problem: Problem, roll: Tensor, row: T
     x, x_next = rows_of(problem, roll, row)
     phi, ahead = features(trunk, x), features(trunk, x_next)  # [M, n, H]
     reward, discount = problem.reward[row], problem.discount[row]
-    weighted = (phi * problem.weight[:, row, None]).mT.double()  # [M, H, n]
-    gram = weighted @ phi.double()
+    weighted = (phi * problem.weight[:, row, None]).mT  # [M, H, n]
+    gram = (weighted @ phi).double()
     size = gram.diagonal(dim1=1, dim2=2).mean(1)
     ridge = RIDGE * size[:, None, None] * torch.eye(gram.shape[1], dtype=gram.dtype)
     factor = torch.linalg.cholesky(gram + ridge)
-    first = torch.cholesky_solve(weighted @ reward.double()[:, None], factor)  # [M, H, 1]
-    follow = torch.cholesky_solve(weighted @ (discount[:, None] * ahead).double(), factor)  # [M, H, H]
+    first = torch.cholesky_solve((weighted @ reward[:, None]).double(), factor)  # [M, H, 1]
+    follow = torch.cholesky_solve((weighted @ (discount[:, None] * ahead)).double(), factor)  # [M, H, H]
     found, power = first, follow
     for _ in range(DOUBLINGS):  # found = (1 + F + ... + F^(2^i - 1)) first
         found = found + power @ found
         power = power @ power
-    told = (ahead.double() @ found)[..., 0]
+    told = (ahead @ found.float())[..., 0]
     within = (told - told.clamp(problem.low, problem.high)).abs().mean(1) < 0.05 * (problem.high - problem.low)
     wrong = (~within).nonzero()[:, 0]  # NaN is not within
     if len(wrong):
-        back = torch.cholesky_solve(weighted[wrong], factor[wrong])  # [m, H, n]
-        some = torch.zeros_like(first[wrong])
+        back = torch.cholesky_solve(weighted[wrong].double(), factor[wrong]).float()  # [m, H, n]
+        some = torch.zeros_like(first[wrong], dtype=torch.float32)
         for _ in range(CLIPPED):
-            values_ahead = (ahead[wrong].double() @ some)[..., 0].clamp(problem.low, problem.high)
+            values_ahead = (ahead[wrong] @ some)[..., 0].clamp(problem.low, problem.high)
             some = back @ (reward + discount * values_ahead)[..., None]
-        found[wrong] = some
+        found[wrong] = some.double()
     head.copy_(found.float())
 
 
@@ -146,8 +147,6 @@ def features(trunk: NormedMLP, x: Tensor) -> Tensor:
 
 def features_of(parameters: list[Tensor], x: Tensor, members: int) -> Tensor:
     """The same of weights that were kept."""
-    from apev.nn import kernels
-
     return _ended_by_one(kernels.normed_mlp(x.expand(members, *x.shape), parameters))
 
 

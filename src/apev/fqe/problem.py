@@ -8,7 +8,7 @@ nothing is hidden. The policy never reads it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -56,11 +56,8 @@ class Prepared:
     layout: Layout
 
     def actions(self, action: Tensor) -> Tensor:
-        """Actions [..., A] of one size: one-hot, or within [-1, 1]."""
-        if self.layout.num_actions:
-            return F.one_hot(action.long(), self.layout.num_actions).float()
-        low, high = torch.tensor(self.layout.action_low), torch.tensor(self.layout.action_high)
-        return (action - (low + high) / 2) / ((high - low) / 2)
+        """Actions as the functions read them, [..., A]."""
+        return of_one_size(action, self.layout)
 
     def problem(self, held: Held) -> Problem:
         """A policy's."""
@@ -130,17 +127,16 @@ def prepare(
     owner = np.unique(log.group[rows] if by_context else episodes, return_inverse=True)[1]
     layout = Layout.of(log)
     if num_actions > layout.num_actions > 0:  # a policy may know actions that this part of the log never takes
-        from dataclasses import replace
-
         layout = replace(layout, num_actions=num_actions)
     following = np.append(np.arange(1, len(rows)), 0)
     followed = (np.append(rows[1:], -1) == rows + 1) & np.append(episodes[1:] == episodes[:-1], False)
-    prepared = Prepared(
+    action = of_one_size(batch.action, layout)
+    return Prepared(
         rows=rows,
         state=state,
         next_state=next_state,
-        action=batch.action,
-        logged_next=batch.action[torch.from_numpy(following)],
+        action=action,
+        logged_next=action[torch.from_numpy(following)],
         followed=torch.from_numpy(followed),
         reward=batch.reward / unit,
         discount=torch.where(ended, 0.0, gamma),
@@ -155,18 +151,17 @@ def prepare(
         sure=sure,
         resampled="contexts" if by_context and log.contexts is not None else "episodes",
         units=len(np.unique(owner)),
-        tried=None,  # type: ignore[arg-type]
+        tried=Tried(state, action, layout.num_actions, seed),
         layout=layout,
     )
-    return _with_actions(prepared, seed)
 
 
-def _with_actions(found: Prepared, seed: int) -> Prepared:
-    from dataclasses import replace
-
-    action = found.actions(found.action)
-    tried = Tried(found.state, action, found.layout.num_actions, seed)
-    return replace(found, action=action, logged_next=found.actions(found.logged_next), tried=tried)
+def of_one_size(action: Tensor, layout: Layout) -> Tensor:
+    """Actions [..., A]: one-hot, or within [-1, 1]."""
+    if layout.num_actions:
+        return F.one_hot(action.long(), layout.num_actions).float()
+    low, high = torch.tensor(layout.action_low), torch.tensor(layout.action_high)
+    return (action - (low + high) / 2) / ((high - low) / 2)
 
 
 def usual_gamma(log: Dataset, gammas: list[float]) -> float:
