@@ -5,8 +5,8 @@
     python benchmarks/fqe.py --world d4rl --data hopper-medium-replay-v2.npz --env Hopper-v5
 
 Trains some policies on one log (algorithms, seeds, numbers of updates), values each from the log alone and plays each in the
-environment. OUT/WORLD.json keeps every policy with the values of its resamples and its episodes; OUT/summary.json has Spearman's
-rank correlation of each world in OUT, with a bootstrap interval over policies. The last line is JSON.
+environment. OUT/WORLD.json keeps every policy with the values of its resamples and its episodes; OUT/summary.json has
+Spearman's rank correlation of each world in OUT, with a bootstrap interval over policies. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def main() -> None:
         print(f"{len(runs)} policies trained in {time.time() - began:.0f} s", flush=True)
         found = apev.fqe(runs, log, updates=asked.updates, console=QUIET)
         print(f"valued after {time.time() - began:.0f} s\n{found}", flush=True)
-        played = apev.evaluate(runs, asked.env or WORLDS[asked.world], asked.episodes, adapt=["bayes", "uniform"], console=QUIET)
+        played = apev.evaluate(
+            runs, asked.env or WORLDS[asked.world], asked.episodes, adapt=["bayes", "uniform"], console=QUIET
+        )
     rows = []
     for estimate in found.rows:
         adapts = estimate.frozen is not None

@@ -12,6 +12,7 @@ from apev.api import evaluate, train
 from apev.data import Dataset
 from apev.fqe import fqe
 from apev.policy import Policy, load
+from apev.tune import tune
 from apev.worlds import Kinds, kinds
 
-__all__ = ["Dataset", "Kinds", "Policy", "__version__", "evaluate", "fqe", "kinds", "load", "train"]
+__all__ = ["Dataset", "Kinds", "Policy", "__version__", "evaluate", "fqe", "kinds", "load", "train", "tune"]

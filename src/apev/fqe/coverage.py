@@ -31,7 +31,9 @@ class Coverage:
     """Of a policy's actions at the log's rows."""
 
     little_known: float  # share of them that the log says little about
-    typical: float  # discrete: mean behaviour probability; continuous: median distance, 1: as far as the log's own 95th percentile
+    typical: (
+        float  # discrete: mean behaviour probability; continuous: median distance, 1: as far as the log's own 95th percentile
+    )
 
     @property
     def trusted(self) -> bool:

@@ -22,6 +22,7 @@ from apev.fqe.results import Estimate, Estimates, Interval
 from apev.policy import Policy
 from apev.progress import Bars, progress_bar
 from apev.terminal import markup
+from apev.worlds import Kinds
 from apev.worlds import kinds as find_kinds
 from apev.worlds.files import KINDS
 from apev.worlds.files import load as load_kinds
@@ -44,7 +45,7 @@ def fqe(
     frozen: bool = True,
     keep_belief: bool = False,
     deterministic: bool = True,
-    kinds: int | None = None,
+    kinds: int | Kinds | None = None,
     seed: int = 0,
     device: str = "cpu",
     console: Console | None = None,
@@ -58,8 +59,8 @@ def fqe(
     members: functions fitted, each on its own bootstrap resample of contexts; the interval is their spread.
     frozen: also value each adaptive policy with its belief frozen at the average.
     keep_belief: the belief is carried over the episodes of a context, as `reset(keep_belief=True)` does.
-    kinds: how many kinds of contexts the log holds (1: do not look); unless given, those that the policies were trained with,
-        else they are found.
+    kinds: how many kinds of contexts the log holds (1: do not look), or what `apev.kinds` found; unless given, those that the
+        policies were trained with, else they are found.
     seed: decides every random number.
     """
     console = console or Console(stderr=True, highlight=False)
@@ -146,11 +147,11 @@ def usual_updates(rows: int) -> int:
 
 
 def models_of(
-    found: Mapping[str, Policy], given: Any, log: Dataset, kinds: int | None, seed: int, console: Console
+    found: Mapping[str, Policy], given: Any, log: Dataset, kinds: int | Kinds | None, seed: int, console: Console
 ) -> WorldModels | None:
     """Models of the kinds of contexts in the log: a policy's own, those a run found, or found here; None: there is one kind."""
-    if kinds == 1:
-        return None
+    if isinstance(kinds, Kinds) or kinds == 1:
+        return kinds.models if isinstance(kinds, Kinds) else None
     for policy in found.values():
         if policy.agent.worlds is not None and kinds in (None, policy.agent.worlds.kinds):
             return policy.agent.worlds.cpu()

@@ -4,8 +4,8 @@
     held            b0  ->  b1  ->  b2  ->  b3           b0: the starting belief; b1 = Bayes' rule on the step of row 0
     next_held       b1      b2      b3      b4
 
-The belief after logged steps is the one that the policy's filter would hold had it taken those steps itself. So (state, held) is
-a state that the policy's actions are a function of, and a log of states is a log of those.
+The belief after logged steps is the one that the policy's filter would hold had it taken those steps itself. So (state, held)
+is a state that the policy's actions are a function of, and a log of states is a log of those.
 
 A deployed policy comes to a state with beliefs of other ages than the logged episode gives. `ROLLS` passes over the log begin
 anew at random rows, the first one only where episodes do.
@@ -176,6 +176,8 @@ def _repeated(step: Batch, times: int) -> Batch:
     """The same transitions so many times, one pass after another."""
     if times == 1:
         return step
-    many = [column.repeat(times, *[1] * (column.ndim - 1)) for column in (step.action, step.reward, step.terminated, step.group)]
+    many = [
+        column.repeat(times, *[1] * (column.ndim - 1)) for column in (step.action, step.reward, step.terminated, step.group)
+    ]
     now, after = (Observations(part.vector.repeat(times, 1)) for part in (step.obs, step.next_obs))
     return Batch(now, many[0], many[1], after, many[2], many[3])

@@ -92,9 +92,7 @@ class Prepared:
         )
 
 
-def prepare(
-    log: Dataset, *, gamma: float, models: WorldModels | None, members: int, num_actions: int, seed: int
-) -> Prepared:
+def prepare(log: Dataset, *, gamma: float, models: WorldModels | None, members: int, num_actions: int, seed: int) -> Prepared:
     """Read a log once. models: of its kinds of contexts, where there are several."""
     if not 0 <= gamma <= 1:
         raise ValueError(f"gamma is {gamma}. Fix: a discount from 0 to 1.")
@@ -165,7 +163,7 @@ def of_one_size(action: Tensor, layout: Layout) -> Tensor:
 
 
 def usual_gamma(log: Dataset, gammas: list[float]) -> float:
-    """1 where all episodes are short and end: then values are returns. Else the largest of the policies' own, .99 without one."""
+    """1 where all episodes are short and end: then values are returns. Else the policies' largest, .99 without one."""
     lasts = _lasts(log.episodes)
     over = bool(log.terminated[lasts][_shown_lasts(log)].all())
     if over and int(_places(log.episodes).max()) < SHORT:

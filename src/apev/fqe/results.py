@@ -120,7 +120,7 @@ class Estimates:
         """What to make of the table, one thought a line."""
         told = []
         if self.gamma < 1:
-            told.append(f"Values are discounted for ever; the log's episodes returned {number(self.logged_return)} undiscounted.")
+            told.append(f"Values are discounted, for ever; the log's episodes returned {number(self.logged_return)} in all.")
         if self.kinds > 1:
             told.append(f"Each of {self.kinds} kinds of contexts is valued by itself: whoever logged may have known the kind.")
         elif self.sure < 1:
@@ -141,7 +141,9 @@ class Estimates:
     def as_json(self) -> dict[str, Any]:
         """All of it, as plain values."""
         about = {name: value for name, value in vars(self).items() if name not in ("rows", "logged")}
-        return {"values_are": self.unit()} | about | {"log": vars(self.logged), "policies": [r.as_json() for r in self.ranked()]}
+        return (
+            {"values_are": self.unit()} | about | {"log": vars(self.logged), "policies": [r.as_json() for r in self.ranked()]}
+        )
 
     def __str__(self) -> str:
         text = io.StringIO()
