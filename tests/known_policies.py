@@ -44,7 +44,9 @@ class Known(Agent):
         self.nothing = nn.Parameter(torch.zeros(1))
         self.generator = torch.Generator()
 
-    def act(self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Any = None, generator: Any = None) -> Tensor:
+    def act(
+        self, obs: Observations, log_belief: Tensor, greedy: bool = True, features: Any = None, generator: Any = None
+    ) -> Tensor:
         return self.choose(obs.vector, log_belief.exp())
 
     def log_evidence(self, step: Batch, log_belief: Tensor, features: Any = None, generator: Any = None) -> Tensor:

@@ -21,10 +21,10 @@ from apev.cli import main
 from apev.data import Dataset
 from apev.data.batch import Batch
 from apev.envs.fleet.customers import OFFERS, VISITS, customers_log, exact_values
-from apev.fqe.coverage import Tried
-from apev.fqe.held import hold
-from apev.fqe.problem import kinds_of_contexts, resamples
 from apev.policy import Policy
+from apev.valuation.coverage import Tried
+from apev.valuation.held import hold
+from apev.valuation.problem import kinds_of_contexts, resamples
 from apev.worlds.models import WorldModels
 from apev.worlds.rows import Units
 

@@ -10,9 +10,9 @@ __version__ = "0.1.0"
 
 from apev.api import evaluate, train
 from apev.data import Dataset
-from apev.fqe import fqe
 from apev.policy import Policy, load
-from apev.tune import tune
+from apev.tuning import tune
+from apev.valuation import fqe
 from apev.worlds import Kinds, kinds
 
 __all__ = ["Dataset", "Kinds", "Policy", "__version__", "evaluate", "fqe", "kinds", "load", "train", "tune"]

@@ -10,9 +10,9 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from apev.fqe import fqe
 from apev.machine import Machine
 from apev.terminal import markup
+from apev.valuation import fqe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,10 @@ from rich.console import Console
 from apev import api
 from apev.agents import ALGORITHMS, find
 from apev.data import Dataset, Sampler
-from apev.fqe import Estimates, fqe
 from apev.machine import Machine
 from apev.policy import Policy
 from apev.terminal import markup
+from apev.valuation import Estimates, fqe
 
 BY_HEART = 2.0  # times as wrong on held-out rows as on others: the networks have learned their log by heart
 LOOKED_AT = 4096  # rows

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 
 from apev.machine import Machine
-from apev.tune import REPORT, tune
+from apev.tuning import REPORT, tune
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,8 @@ class Tune(Machine):
     """Share of the log that no trial learns from."""
     gamma: float | None = None
     """Discount of the values that trials are judged by, as for `apev fqe`."""
+    kinds: int | None = None
+    """How many kinds of contexts the log holds, where that is known; 1: do not look for any."""
     seed: int = 0
     """Decides every random number."""
 
@@ -48,6 +50,7 @@ class Tune(Machine):
             updates=self.updates,
             held_out=self.held_out,
             gamma=self.gamma,
+            kinds=self.kinds,
             seed=self.seed,
             device=self.device,
         )

@@ -25,10 +25,10 @@ from apev.api import train
 from apev.data import Dataset
 from apev.experiments.common.html import header, html_table, section, whole_page
 from apev.files import append_line, inside, read_json, read_lines, write_json, write_lines, write_text
-from apev.fqe import fqe
-from apev.fqe.results import number
 from apev.loop import Interrupted, TrainingError, alone_in
 from apev.terminal import markup
+from apev.valuation import fqe
+from apev.valuation.results import number
 from apev.worlds import Kinds
 from apev.worlds import kinds as find_kinds
 from apev.worlds.files import KINDS
@@ -130,6 +130,7 @@ def tune(
     updates: int = 3000,
     held_out: float = 0.3,
     gamma: float | None = None,
+    kinds: int | None = None,
     fqe_updates: int | None = None,
     seed: int = 0,
     device: str = "cpu",
@@ -143,6 +144,7 @@ def tune(
     algorithms: which to try, ape-v and three that fit the log's actions unless given.
     updates: the most gradient steps of a trial; fewer are tried too.
     held_out: share of the log, in whole contexts where there are many, that no trial learns from.
+    kinds: how many kinds of contexts the log holds, where that is known; 1: do not look for any.
     gamma, fqe_updates: of the fitted Q evaluation, see `apev.fqe`.
     """
     try:
@@ -155,11 +157,12 @@ def tune(
         raise ValueError(f"trials is {trials}, updates {updates}. Fix: at least 1 and 4.")
     space = search_space(log, algorithms)
     asked = {"data_digest": log.digest, "algorithms": [*space], "updates": updates, "held_out": held_out, "gamma": gamma}
+    asked |= {"seed": seed, "fqe_updates": fqe_updates, "kinds": kinds}
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
-        check_asked(folder, asked | {"seed": seed, "fqe_updates": fqe_updates})
+        check_asked(folder, asked)
         kept, rest = log.split(held_out, seed)
-        worlds = kinds_once(folder, kept, seed, console)
+        worlds = kinds_once(folder, kept, kinds, seed, console)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         storage = optuna.storages.JournalStorage(journal_in(folder / JOURNAL))
         study = optuna.create_study(storage=storage, study_name="tune", direction="maximize", load_if_exists=True)
@@ -253,12 +256,13 @@ def check_asked(folder: Path, asked: Mapping[str, Any]) -> None:
     write_json(path, dict(asked))
 
 
-def kinds_once(folder: Path, log: Dataset, seed: int, console: Console) -> Kinds:
+def kinds_once(folder: Path, log: Dataset, count: int | None, seed: int, console: Console) -> Kinds:
     """The kinds of contexts in the kept log; looked for once, for all trials."""
     if (folder / KINDS).exists():
         return load_kinds(folder)
-    found = find_kinds(log, seed=seed, console=console)
-    console.print(markup(found.in_words()))
+    found = find_kinds(log, count=count, seed=seed, console=console)
+    if count != 1:
+        console.print(markup(found.in_words()))
     save_kinds(found, folder)
     return found
 

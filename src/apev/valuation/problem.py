@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from apev.data import Dataset, Sampler
 from apev.data.batch import Layout
-from apev.fqe.coverage import Tried
-from apev.fqe.fit import Problem
-from apev.fqe.held import Held
+from apev.valuation.coverage import Tried
+from apev.valuation.fit import Problem
+from apev.valuation.held import Held
 from apev.worlds.models import WorldModels
 
 SURE = 0.95  # of the kind of a context, on average, from which on kinds are read

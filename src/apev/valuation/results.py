@@ -10,8 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from apev.fqe.coverage import Coverage
 from apev.terminal import markup
+from apev.valuation.coverage import Coverage
 
 UNSETTLED = 0.5  # of an interval's half-width: solutions that differ by more have not settled
 

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from apev.data import Dataset
 from apev.evaluation import _named as named_policies
-from apev.fqe.fit import Problem, fit
-from apev.fqe.held import check, check_fit, hold, holds_something
-from apev.fqe.problem import Prepared, prepare, usual_gamma
-from apev.fqe.results import Estimate, Estimates, Interval
 from apev.policy import Policy
 from apev.progress import Bars, progress_bar
 from apev.terminal import markup
+from apev.valuation.fit import Problem, fit
+from apev.valuation.held import check, check_fit, hold, holds_something
+from apev.valuation.problem import Prepared, prepare, usual_gamma
+from apev.valuation.results import Estimate, Estimates, Interval
 from apev.worlds import Kinds
 from apev.worlds import kinds as find_kinds
 from apev.worlds.files import KINDS
