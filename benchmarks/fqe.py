@@ -29,12 +29,12 @@ from apev.files import read_json, write_json
 
 QUIET = Console(quiet=True)
 DISCRETE = (
+    ("bc", 0, 400),
+    ("iql", 0, 50),
     ("ape-v", 0, 30),
     ("ape-v", 1, 150),
     ("ape-v", 2, 600),
     ("dqn", 0, 400),
-    ("bc", 0, 400),
-    ("iql", 0, 50),
     ("iql", 1, 400),
     ("cql", 0, 50),
     ("cql", 1, 400),
@@ -68,7 +68,11 @@ def main() -> None:
     parser.add_argument("--policies", type=int, default=None, help="only so many of the list")
     parser.add_argument("--runs", type=Path, default=None, help="keep the trained runs here; a run that is there is taken")
     parser.add_argument("--out", type=Path, default=Path("results/fqe"))
+    parser.add_argument("--summary", action="store_true", help="only write summary.json again from what is in OUT")
     asked = parser.parse_args()
+    if asked.summary:
+        print(json.dumps(summarise(asked.out)))
+        return
     if asked.data is None and asked.world not in EXAMPLES:
         parser.error("--world d4rl needs a log. Fix: --data FILE.")
     log = apev.Dataset.load(asked.data) if asked.data is not None else apev.Dataset.example(EXAMPLES[asked.world])
@@ -142,7 +146,9 @@ def summarise(out: Path) -> dict[str, Any]:
             "policies": len(told),
             "spearman": rank_correlation(told, true),
             "spearman_static": rank_correlation(told[static], true[static]),
-            "d3rlpy_static": found.get("d3rlpy", {}).get("spearman_static"),
+            "ordered": ordered(told, found["rows"]),
+            "within_interval": within(found) if found["fqe"]["gamma"] == 1 else None,
+            "d3rlpy": d3rlpy(found, out),
             "picked": found["rows"][best]["policy"],
             "picked_return": float(true[best]),
             "best_return": float(true.max()),
@@ -153,6 +159,38 @@ def summarise(out: Path) -> dict[str, Any]:
     answer = {"benchmark": "fqe", "worlds": worlds}
     write_json(out / "summary.json", answer)
     return answer
+
+
+def ordered(told: np.ndarray, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of the pairs of policies that surely differ in the environment (by two standard errors), the share ordered right."""
+    mean = np.array([np.mean(row["returns"]) for row in rows])
+    error = np.array([np.var(row["returns"], ddof=1) / len(row["returns"]) for row in rows])
+    apart = mean[:, None] - mean > 2 * np.sqrt(error[:, None] + error)
+    right = apart & (told[:, None] > told)
+    return {"pairs": int(apart.sum()), "right": float(right.sum() / max(1, apart.sum()))}
+
+
+def within(found: dict[str, Any]) -> float:
+    """Share of the policies whose mean return lies in the interval of their value, which are returns too."""
+    return float(np.mean([row["fqe"]["low"] <= row["return"] <= row["fqe"]["high"] for row in found["rows"]]))
+
+
+def d3rlpy(found: dict[str, Any], out: Path) -> dict[str, Any] | None:
+    """What `fqe_d3rlpy.py` found of the policies that d3rlpy can value, beside ours of the same ones."""
+    path = out / "d3rlpy" / f"{found['world']}.json"
+    if not path.exists():
+        return None
+    theirs = read_json(path)
+    rows = [row for row in found["rows"] if row["kind"] == "static" and row["policy"] in theirs["values"]]
+    own, true = (np.array(column) for column in ([row["fqe"]["value"] for row in rows], [row["return"] for row in rows]))
+    value = np.array([theirs["values"][row["policy"]] for row in rows])
+    return {
+        "steps": theirs["steps"],
+        "spearman": rank_correlation(value, true),
+        "ordered": ordered(value, rows),
+        "ours_spearman": rank_correlation(own, true),
+        "ours_ordered": ordered(own, rows),
+    }
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray, draws: int = 2000) -> dict[str, Any] | None:

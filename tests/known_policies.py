@@ -116,5 +116,5 @@ def tabular_log(worlds: Posterior, episodes: int, length: int, seed: int) -> Dat
             after = int(mdp.next_state[state, action, outcome])
             rows.append((eye[state], action, mdp.reward[state, action, outcome], False, t == length - 1, eye[after]))
             state = after
-    obs, action, reward, ended, cut, after_obs = (np.array(column) for column in zip(*rows, strict=True))
-    return Dataset.from_arrays(obs, action, reward, ended, cut, next_observations=after_obs, num_actions=worlds.num_actions)
+    *columns, following = (np.array(column) for column in zip(*rows, strict=True))
+    return Dataset.from_arrays(*columns, next_observations=following, num_actions=worlds.num_actions)

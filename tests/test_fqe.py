@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,7 +70,7 @@ def test_tabular_worlds_are_worth_what_they_are_worth_exactly() -> None:
         return torch.einsum("bk,bka->ba", weights, table[:, obs.argmax(1)].transpose(0, 1)).argmax(1)
 
     def acts(states: Any, beliefs: Any, time: int) -> np.ndarray:
-        return np.einsum("nk,kna->na", beliefs, best[:, states]).argmax(1)
+        return np.asarray(np.einsum("nk,kna->na", beliefs, best[:, states]).argmax(1))
 
     adaptive = Policy(Known(log, choose, evidence, members=2, gamma=0.8))
     static = best.mean(0).argmax(1)
@@ -221,3 +223,14 @@ def test_time_limits_count_as_ends_where_nothing_is_discounted() -> None:
     exact = evaluate_markov(Posterior([replace(worlds.mdps[0], gamma=1.0)]), np.zeros(4, int), horizon=6).mean
     assert found.timed
     assert found.rows[0].value.low <= exact <= found.rows[0].value.high
+
+
+@pytest.mark.slow
+def test_the_benchmark_ends_with_its_rank_correlation(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "benchmarks" / "fqe.py"
+    tiny = ["--world", "customers", "--policies", "2", "--episodes", "4", "--updates", "8", "--out", str(tmp_path)]
+    done = subprocess.run([sys.executable, str(script), *tiny], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["worlds"]["customers"]["policies"] == 2
+    assert (tmp_path / "customers.json").exists()

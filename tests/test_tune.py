@@ -35,7 +35,7 @@ def test_a_stopped_search_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypa
 
     with monkeypatch.context() as patch:  # in the middle of a trial, when its policy is trained and not valued yet
         patch.setattr("apev.tuning.fqe", ctrl_c)
-        with pytest.raises(Interrupted, match="1 of 4 trials.*The same command goes on"):
+        with pytest.raises(Interrupted, match=r"1 of 4 trials.*The same command goes on"):
             search(tmp_path / "parts", 4)
     with (tmp_path / "parts" / JOURNAL).open("a") as journal:  # a kill cut a line short
         journal.write('{"op_code": 4, "work')
