@@ -17,9 +17,11 @@ from apev.commands.data import Data
 from apev.commands.demo import Demo
 from apev.commands.evaluate import Evaluate
 from apev.commands.export import Export
+from apev.commands.fqe import Fqe
 from apev.commands.report import Report
 from apev.commands.reproduce import Reproduce
 from apev.commands.train import Train
+from apev.commands.tune import Tune
 from apev.loop import Interrupted, TrainingError
 from apev.terminal import markup, quiet_pipes
 
@@ -30,6 +32,8 @@ Command = (
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[Fqe, tyro.conf.subcommand("fqe")]
+    | Annotated[Tune, tyro.conf.subcommand("tune")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Collect, tyro.conf.subcommand("collect")]

@@ -6,14 +6,20 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import tyro
 from rich.console import Console
 
 from apev import api
 from apev.agents import ALGORITHMS, find
-from apev.data import Dataset
+from apev.data import Dataset, Sampler
 from apev.machine import Machine
+from apev.policy import Policy
 from apev.terminal import markup
+from apev.valuation import Estimates, fqe
+
+BY_HEART = 2.0  # times as wrong on held-out rows as on others: the networks have learned their log by heart
+LOOKED_AT = 4096  # rows
 
 
 def algorithms(default: str) -> str:
@@ -67,6 +73,8 @@ class Train(Machine):
     number of its training."""
     compile: bool = False
     """Compile the networks with torch.compile: a minute at the start, then faster updates on a GPU. Needs a C++ compiler."""
+    fqe: bool = False
+    """At the end, value the policy on the log by fitted Q evaluation: adapting, frozen, and the log itself (`apev fqe`)."""
     resume: bool = False
     """Go on from the last checkpoint in --out, bit for bit."""
 
@@ -80,7 +88,7 @@ class Train(Machine):
         settings |= {name: value for name in ("members", "gamma") if (value := getattr(self, name)) is not None}
         for seed in self.seeds:
             out = self.out if len(self.seeds) == 1 else self.out / f"seed-{seed}"
-            api.train(
+            policy = api.train(
                 log,
                 self.agent,
                 out=out,
@@ -100,6 +108,55 @@ class Train(Machine):
                 **settings,
             )
             print(f'trained: {out}  (policy = apev.load("{out}"))')
+            valued = None
+            if self.fqe:
+                valued = fqe({self.agent: policy}, log, seed=seed, device=self.device)
+                Console(highlight=False).print(valued.table())
+            for line in verdict(policy, log, self, out, seed, valued):
+                Console(highlight=False).print(markup(line))
+
+
+def verdict(policy: Policy, log: Dataset, asked: Train, out: Path, seed: int, valued: Estimates | None) -> list[str]:
+    """What came of a training, and what to try next, in two or three lines."""
+    lines, advice = [], []
+    errors = td_errors(policy, log, asked.held_out, seed)
+    if errors is not None:
+        known, held_out = errors
+        lines.append(f"TD error: {held_out:.3g} on rows held out, {known:.3g} on rows it learned from.")
+        if held_out > BY_HEART * known:
+            fewer = max(1, (asked.updates or api.FIRST_LOOK) // 2)
+            advice.append(f"it knows its log by heart: fewer updates (--updates {fewer}), or more data")
+    if valued is not None:
+        row = valued.rows[0]
+        lines += valued.lines()
+        if not row.coverage.trusted:
+            advice.append("stay closer to the log (--agent iql, --agent bc)")
+        elif row.over_log.high < 0:
+            advice.append("the log itself does better: more updates, or --agent bc")
+        elif row.over_log.low < 0:
+            advice.append("it is not surely better than the log: more updates, or more data")
+    if not advice:
+        advice.append(f"try others and pick by value: apev tune --data {asked.data}")
+    if valued is None:
+        advice.append(f"value it without an environment: apev fqe {out} --data {asked.data}")
+    return [*lines, f"Next: {'; '.join(advice)}."]
+
+
+@torch.no_grad()
+def td_errors(policy: Policy, log: Dataset, held_out: float, seed: int) -> tuple[float, float] | None:
+    """Root mean square of the members' TD errors on rows they learned from, and on those held out; None where none were."""
+    agent = policy.agent
+    if not api.has_belief(type(agent), agent.config) or held_out * len(log) < 1:
+        return None
+    found = []
+    for part in log.split(held_out, seed):
+        sampler = Sampler(part, batch_size=LOOKED_AT, device=agent.device, seed=seed)
+        step = sampler.sample()
+        belief = policy.with_adapt("uniform").state.log_belief.expand(len(step.reward), -1)
+        draws = torch.Generator(device=agent.device).manual_seed(seed)
+        errors = agent.td_errors(step, belief, None, draws)[:, : agent.measured]
+        found.append(float(errors.square().mean().sqrt()))
+    return found[0], found[1]
 
 
 def parse_settings(config_type: type, settings: tuple[str, ...]) -> dict[str, Any]:

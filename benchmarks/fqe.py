@@ -1,0 +1,210 @@
+"""Does fitted Q evaluation rank policies as the environment does?
+
+    python benchmarks/fqe.py --world customers
+    python benchmarks/fqe.py --world pendulum
+    python benchmarks/fqe.py --world d4rl --data hopper-medium-replay-v2.npz --env Hopper-v5
+
+Trains some policies on one log (algorithms, seeds, numbers of updates), values each from the log alone and plays each in the
+environment. OUT/WORLD.json keeps every policy with the values of its resamples and its episodes; OUT/summary.json has
+Spearman's rank correlation of each world in OUT, with a bootstrap interval over policies. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from scipy.stats import spearmanr
+
+import apev
+from apev.experiments.common.provenance import provenance
+from apev.files import read_json, write_json
+
+QUIET = Console(quiet=True)
+DISCRETE = (
+    ("bc", 0, 400),
+    ("iql", 0, 50),
+    ("ape-v", 0, 30),
+    ("ape-v", 1, 150),
+    ("ape-v", 2, 600),
+    ("dqn", 0, 400),
+    ("iql", 1, 400),
+    ("cql", 0, 50),
+    ("cql", 1, 400),
+    ("rem", 0, 400),
+    ("bc-gru", 0, 200),
+)
+CONTINUOUS = (
+    ("ape-v", 0, 200),
+    ("ape-v", 1, 1500),
+    ("td3-bc", 0, 200),
+    ("td3-bc", 1, 1500),
+    ("bc", 0, 100),
+    ("bc", 1, 1000),
+    ("iql", 0, 200),
+    ("iql", 1, 1000),
+    ("sac", 0, 300),
+    ("bc-stacked", 0, 500),
+)
+WORLDS = {"customers": "apev/Customers-v0", "pendulum": "apev/PendulumFleet-v0", "d4rl": None}
+EXAMPLES = {"customers": "customers", "pendulum": "pendulum-fleet"}
+
+
+def main() -> None:
+    """Train, value, play, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--world", choices=[*WORLDS], required=True)
+    parser.add_argument("--data", type=Path, default=None, help="the log; needed for d4rl")
+    parser.add_argument("--env", default=None, help="the environment, where the log does not name it")
+    parser.add_argument("--episodes", type=int, default=100, help="that each policy plays")
+    parser.add_argument("--updates", type=int, default=None, help="of each fit; as many as the log asks for unless given")
+    parser.add_argument("--policies", type=int, default=None, help="only so many of the list")
+    parser.add_argument("--runs", type=Path, default=None, help="keep the trained runs here; a run that is there is taken")
+    parser.add_argument("--out", type=Path, default=Path("results/fqe"))
+    parser.add_argument("--summary", action="store_true", help="only write summary.json again from what is in OUT")
+    asked = parser.parse_args()
+    if asked.summary:
+        print(json.dumps(summarise(asked.out)))
+        return
+    if asked.data is None and asked.world not in EXAMPLES:
+        parser.error("--world d4rl needs a log. Fix: --data FILE.")
+    log = apev.Dataset.load(asked.data) if asked.data is not None else apev.Dataset.example(EXAMPLES[asked.world])
+    torch.set_num_threads(1)
+    began = time.time()
+    with tempfile.TemporaryDirectory() as nowhere:
+        runs = {
+            f"{name} {updates}": trained(log, name, seed, updates, Path(asked.runs or nowhere))
+            for name, seed, updates in (DISCRETE if log.discrete else CONTINUOUS)[: asked.policies]
+        }
+        print(f"{len(runs)} policies trained in {time.time() - began:.0f} s", flush=True)
+        found = apev.fqe(runs, log, updates=asked.updates, console=QUIET)
+        print(f"valued after {time.time() - began:.0f} s\n{found}", flush=True)
+        played = apev.evaluate(
+            runs, asked.env or WORLDS[asked.world], asked.episodes, adapt=["bayes", "uniform"], console=QUIET
+        )
+    rows = []
+    for estimate in found.rows:
+        adapts = estimate.frozen is not None
+        for kind, value, coverage in (
+            ("adaptive" if adapts else "static", estimate.value, estimate.coverage),
+            ("frozen", estimate.frozen, estimate.frozen_coverage),
+        ):
+            if value is None or coverage is None:
+                continue
+            name = f"{estimate.name}: {'adaptive' if kind == 'adaptive' else 'average'}" if adapts else estimate.name
+            returns = [record["return"] for record in played.records if record["policy"] == name]
+            rows.append(
+                {
+                    "policy": estimate.name,
+                    "kind": kind,
+                    "fqe": vars(value),
+                    "little_known": coverage.little_known,
+                    "return": float(np.mean(returns)),
+                    "returns": returns,
+                }
+            )
+    answer = {
+        "world": asked.world,
+        "log": str(log.source.get("name", asked.world)),
+        "rows": rows,
+        "fqe": found.as_json(),
+        "seconds": round(time.time() - began, 1),
+        "meta": provenance(),
+    }
+    write_json(asked.out / f"{asked.world}.json", answer)
+    print(json.dumps(summarise(asked.out)))
+
+
+def trained(log: apev.Dataset, name: str, seed: int, updates: int, folder: Path) -> Path:
+    """The run of one policy."""
+    out = folder / f"{name}-{seed}-{updates}"
+    if not (out / "policy" / "policy.json").exists():
+        apev.train(log, name, seed=seed, updates=updates, out=out, resume=True, console=QUIET)
+    return out
+
+
+def summarise(out: Path) -> dict[str, Any]:
+    """Write and return what all worlds in a folder say."""
+    worlds = {}
+    for path in sorted(out.glob("*.json")):
+        if path.name == "summary.json":
+            continue
+        found = read_json(path)
+        told = np.array([row["fqe"]["value"] for row in found["rows"]])
+        true = np.array([row["return"] for row in found["rows"]])
+        static = np.array([row["kind"] != "adaptive" for row in found["rows"]])
+        best = int(told.argmax())
+        worlds[found["world"]] = {
+            "log": found["log"],
+            "policies": len(told),
+            "spearman": rank_correlation(told, true),
+            "spearman_static": rank_correlation(told[static], true[static]),
+            "ordered": ordered(told, found["rows"]),
+            "within_interval": within(found) if found["fqe"]["gamma"] == 1 else None,
+            "d3rlpy": d3rlpy(found, out),
+            "picked": found["rows"][best]["policy"],
+            "picked_return": float(true[best]),
+            "best_return": float(true.max()),
+            "median_return": float(np.median(true)),
+            "seconds": found["seconds"],
+            "meta": found["meta"],
+        }
+    answer = {"benchmark": "fqe", "worlds": worlds}
+    write_json(out / "summary.json", answer)
+    return answer
+
+
+def ordered(told: np.ndarray, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of the pairs of policies that surely differ in the environment (by two standard errors), the share ordered right."""
+    mean = np.array([np.mean(row["returns"]) for row in rows])
+    error = np.array([np.var(row["returns"], ddof=1) / len(row["returns"]) for row in rows])
+    apart = mean[:, None] - mean > 2 * np.sqrt(error[:, None] + error)
+    right = apart & (told[:, None] > told)
+    return {"pairs": int(apart.sum()), "right": float(right.sum() / max(1, apart.sum()))}
+
+
+def within(found: dict[str, Any]) -> float:
+    """Share of the policies whose mean return lies in the interval of their value, which are returns too."""
+    return float(np.mean([row["fqe"]["low"] <= row["return"] <= row["fqe"]["high"] for row in found["rows"]]))
+
+
+def d3rlpy(found: dict[str, Any], out: Path) -> dict[str, Any] | None:
+    """What `fqe_d3rlpy.py` found of the policies that d3rlpy can value, beside ours of the same ones."""
+    path = out / "d3rlpy" / f"{found['world']}.json"
+    if not path.exists():
+        return None
+    theirs = read_json(path)
+    rows = [row for row in found["rows"] if row["kind"] == "static" and row["policy"] in theirs["values"]]
+    own, true = (np.array(column) for column in ([row["fqe"]["value"] for row in rows], [row["return"] for row in rows]))
+    value = np.array([theirs["values"][row["policy"]] for row in rows])
+    return {
+        "steps": theirs["steps"],
+        "spearman": rank_correlation(value, true),
+        "ordered": ordered(value, rows),
+        "ours_spearman": rank_correlation(own, true),
+        "ours_ordered": ordered(own, rows),
+    }
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray, draws: int = 2000) -> dict[str, Any] | None:
+    """Spearman's, with a 95% bootstrap interval over policies; None of fewer than four."""
+    if len(a) < 4:
+        return None
+    rng, found = np.random.default_rng(0), []
+    for _ in range(draws):
+        rows = rng.integers(len(a), size=len(a))
+        if len(np.unique(a[rows])) > 1 and len(np.unique(b[rows])) > 1:
+            found.append(float(spearmanr(a[rows], b[rows]).statistic))
+    low, high = np.quantile(found, [0.025, 0.975])
+    return {"value": float(spearmanr(a, b).statistic), "low": float(low), "high": float(high), "policies": len(a)}
+
+
+if __name__ == "__main__":
+    main()
