@@ -175,11 +175,15 @@ class Dataset:
         )
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Dataset:
-        """Read an .npz, a D4RL .hdf5, a .apev folder, or a Minari data set (its folder or id); see `apev.data.formats.io`."""
+    def load(cls, path: str | os.PathLike[str], **columns: Any) -> Dataset:
+        """Read an .npz, a D4RL .hdf5, a .apev folder, a Minari data set (its folder or id), or a table (.csv, .parquet).
+
+        columns: which column of a table is what, as for `from_frame`; those not given are guessed from their names.
+        See `apev.data.formats.io`.
+        """
         from apev.data.formats import io
 
-        return io.load(path)
+        return io.load(path, columns=columns)
 
     @classmethod
     def example(cls, name: str) -> Dataset:

@@ -192,7 +192,7 @@ def _one_action(column: Any) -> tuple[np.ndarray, list[str] | None]:
     if numbers.dtype.kind == "i":
         return numbers, None
     if (numbers == np.round(numbers)).all():
-        fix = f"frame[{column.name!r}].astype(int) if they number choices, action=[{column.name!r}] if they are amounts"
+        fix = f"frame[{column.name!r}].astype(int) if they number choices, action=[{column.name!r}] (--continuous) if amounts"
         raise DataError(str(column.name), "are floating-point numbers, all of them whole", fix)
     return numbers[:, None], None
 
