@@ -63,7 +63,7 @@ def test_a_file_is_read_as_the_table_that_was_written(name: str, tmp_path: Path,
     again = Dataset.load(tmp_path / "out.npz")
     assert again.digest == log.digest
     assert again.source["action_names"] == ["advice", "bundle", "discount", "nothing"]
-    code, out, _ = call(capsys, "info", tmp_path / "out.npz", "--json")
+    _, out, _ = call(capsys, "info", tmp_path / "out.npz", "--json")
     facts = json.loads(out)
     assert facts["action_counts"].keys() == {"advice", "bundle", "discount", "nothing"}
     assert facts["observation_names"] == ["visit", "age", "basket"]

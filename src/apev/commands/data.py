@@ -148,9 +148,9 @@ class Convert:
     context: str | None = None
     """Of a table: what stays the same through an episode and may come back in others, such as a machine."""
     terminated: str | None = None
-    """Of a table: the flag that says that the world ended the episode; unless given, the last row of an episode is terminated."""
+    """Of a table: the flag that the world ended the episode; unless given, the last row of an episode is terminated."""
     truncated: str | None = None
-    """Of a table: the flag that says that only a clock ended the episode."""
+    """Of a table: the flag that only a clock ended the episode."""
 
     def run(self) -> None:
         """Convert, and say what was written."""

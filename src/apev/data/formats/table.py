@@ -114,7 +114,7 @@ def complete(frame: Any, names: Names, file: str) -> tuple[dict[str, Any], str]:
     guessed: dict[str, Any] = {}
     for role, words in ROLES.items():
         if found[role] is None and _may_be_guessed(role, names):
-            guess = next((by_word[word] for word in words if word in by_word), None)
+            guess: str | list[str] | None = next((by_word[word] for word in words if word in by_word), None)
             if guess is None and role == "action":
                 guess = _numbered(there)
             if guess is not None:
