@@ -76,18 +76,13 @@ class KindsOf:
 
 def kinds_tables(found: Kinds) -> list[Table]:
     """What the verdict rests on, for a terminal."""
-    tried = Table("kinds", "gain a step (nats)", "share explained", title="predicting held-out contexts, against one kind")
-    for t in found.tried:
-        tried.add_row(str(t.kinds), f"{t.gain:+.3f} (error {t.error:.3f})", f"{max(t.share, 0):.1%}")
-    if found.models is None:
-        return [tried] if found.tried else []
-    columns = Table("column", "share of the evidence", title="what tells kinds apart")
-    for name, share in found.columns[:6]:
-        columns.add_row(markup(name), f"{share:.0%}")
-    certain = Table("belief says", "is right", "beliefs", title="how far to trust the belief")
-    for r in found.reliability:
-        certain.add_row(f"{r.stated:.0%}", f"{r.right:.0%}", f"{r.beliefs:,}")
-    return [tried, columns, certain]
+    shown = []
+    for title, header, rows in found.tables():
+        table = Table(*header, title=title)
+        for cells in rows:
+            table.add_row(*map(markup, cells))
+        shown.append(table)
+    return shown
 
 
 @dataclass(frozen=True, kw_only=True)
