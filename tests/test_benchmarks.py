@@ -79,3 +79,14 @@ def test_worlds_ends_with_its_exponents() -> None:
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer["rows_per_second"] > 0
     assert {"exponent_rows", "exponent_kinds"} <= answer.keys()
+
+
+def test_an_update_of_ape_v_stays_short_to_read() -> None:
+    done = run("reading.py")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    most = {"ape-v on DQN": (22, 6), "ape-v on SAC": (29, 6)}
+    assert found.keys() == most.keys()
+    for name, part in found.items():
+        assert (part["functions"], part["files"]) <= most[name], f"{name} takes more to follow: {part['read']}"
+    assert found["ape-v on DQN"]["read"]["agents/discrete/apev.py"][0] == "APEV.update"

@@ -58,7 +58,7 @@ def test_layer_norm_is_torchs_for_every_member() -> None:
 @pytest.mark.parametrize("hidden", [(), (8,), (300, 200, 400)])
 def test_activations_are_those_of_every_layer(hidden: tuple[int, ...]) -> None:
     net, x = EnsembleMLP(3, 4, hidden, 2), torch.randn(3, 50, 4)
-    quick, plain = net.activations(x), kernels.plain_activations(x, [*net.parameters()])
+    quick, plain = (compute(x, [*net.parameters()]) for compute in (kernels.activations, kernels.plain_activations))
     assert [h.shape[2] for h in quick] == [*hidden, 2]
     for mine, expected in zip(quick, plain, strict=True):
         torch.testing.assert_close(mine, expected)
@@ -80,8 +80,10 @@ def test_a_product_is_a_product(inner: int, columns: int, into: bool) -> None:
 def test_the_gradient_of_the_chosen_output_is_autograds() -> None:
     net, x = EnsembleMLP(5, 3, (8, 6), 2), torch.randn(40, 3)
     member, output = torch.randint(4, (40,)), torch.randint(2, (40,))  # nobody asks the last one
-    expected = kernels.plain_chosen_gradient(x, [*net.parameters()], member, output)
-    torch.testing.assert_close(net.chosen_gradient(net.activations(x.expand(5, -1, -1)), member, output), expected)
+    parameters = [*net.parameters()]
+    given = kernels.activations(x.expand(5, -1, -1), parameters)
+    expected = kernels.plain_chosen_gradient(x, parameters, member, output)
+    torch.testing.assert_close(kernels.chosen_gradient(given, parameters, member, output), expected)
 
 
 @pytest.mark.usefixtures("device")

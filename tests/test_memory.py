@@ -67,6 +67,11 @@ def test_the_same_observation_has_the_same_key() -> None:
     assert one == two != three
 
 
+def test_zero_is_one_state_whichever_its_sign() -> None:
+    still, backwards, moving = keys_of(Observations(torch.tensor([[0.0, 1.0], [-0.0, 1.0], [-0.1, 1.0]])), {})
+    assert still == backwards != moving
+
+
 @pytest.mark.parametrize("adapt", ["uniform", "bayes"])
 def test_who_remembers_finds_the_cheese_whatever_the_networks_believe(adapt: Adapt) -> None:
     """Untrained networks walk into walls and in circles; with a memory they search until they find."""

@@ -224,7 +224,7 @@ def test_beliefs_move_towards_the_member_that_was_less_surprised() -> None:
     flat = torch.full((1, 2), 0.5).log()
     errors = agent.td_errors(step(0.5, 0.0), flat)  # Q = .5 and 2.5
     torch.testing.assert_close(errors, torch.tensor([[0.0, 2.0]]))
-    torch.testing.assert_close(agent.new_belief(flat, errors), torch.tensor([[1.0, math.exp(-4)]]) / (1 + math.exp(-4)))
+    torch.testing.assert_close(agent.new_belief(flat, errors).exp(), torch.tensor([[1.0, math.exp(-4)]]) / (1 + math.exp(-4)))
 
 
 def test_surprise_is_the_error_that_critics_are_trained_on() -> None:
@@ -316,7 +316,7 @@ def test_beliefs_of_training_stay_in_their_corner_whatever_one_step_shows() -> N
     drawn = agent.draw_belief(3000)
     errors = torch.tensor([30.0, 0.0, 0.0]).expand(3000, 3)  # the boldest member is thirty scales off, the others are right
     agent.track_scale(agent.filter.squares(errors), drawn.exp().clamp_min(LEAST_TRUSTED), SCALE_RATE)
-    moved = agent.new_belief(drawn, errors)
+    moved = agent.new_belief(drawn, errors).exp()
     assert (moved.argmax(-1) != drawn.argmax(-1)).float().mean() < 0.1
     assert agent.scale[0] < 2
     torch.testing.assert_close(moved.sum(-1), torch.ones(3000))

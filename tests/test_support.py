@@ -13,7 +13,7 @@ from test_agents import LAYOUT, STEPS, TABLE, TARGET, gradient, set_table, steps
 
 from apev import belief as beliefs
 from apev.agents import AGENTS, APEV, DQN, LCB, APEVConfig, DiscreteREM, DiscreteREMConfig, DQNConfig, LCBConfig
-from apev.agents.discrete.base import QAgent, blend
+from apev.agents.discrete.base import QAgent
 from apev.agents.registry import find
 from apev.api import configure
 from apev.data import Observations
@@ -130,9 +130,8 @@ def test_no_chosen_action_is_unlikely(support: float) -> None:
             p.mul_(8)
     obs = Observations(torch.randn(400, 3))
     log_belief = beliefs.sample_dirichlet(1.0, 400, 3, agent.generator)
-    likely = blend(agent.net.clone(None, obs.vector), log_belief.exp())
-    assert likely is not None
-    share = (likely - likely.amax(-1, keepdim=True)).exp()
+    likely = torch.einsum("bk,kba->ba", log_belief.exp(), agent.net.clone(None, obs.vector).exp())
+    share = likely / likely.amax(-1, keepdim=True)
     for greedy in (True, False):
         chosen = agent.act(obs, log_belief, greedy)
         assert bool((share.gather(1, chosen[:, None]) >= support * 0.9999).all())

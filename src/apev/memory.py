@@ -37,7 +37,7 @@ def keys_of(obs: Observations, cache: dict[int, tuple[Tensor, Tensor]]) -> list[
             cache[0] = known = obs.pictures, torch.cat([_hash(part.flatten(1)) for part in obs.pictures.split(CHUNK)])
         total = known[1][obs.picture.cpu()].clone()
     if obs.vector.shape[1]:
-        total += _hash(obs.vector.contiguous().view(torch.int32))
+        total += _hash((obs.vector + 0.0).contiguous().view(torch.int32))  # -0.0 + 0.0 is 0.0: one state, one number
     return total.tolist()
 
 

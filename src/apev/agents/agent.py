@@ -74,6 +74,7 @@ class Agent(nn.Module, ABC):
     layout: Layout
     config: Any  # a frozen dataclass with gamma, lr and target_rate; a BeliefConfig too where there is a belief
     members: int  # K
+    num_groups: int | None = None  # how many contexts its log has; None: it does not tell them apart
     measured: int  # how many members, the first ones, say how wrong members are on contexts they did not train on
     scale: Tensor  # [K] the filter's sigma_k, a buffer
     worlds: WorldModels | None  # where members are kinds of the world: what each expects to happen
@@ -89,7 +90,10 @@ class Agent(nn.Module, ABC):
         """One gradient step; the metrics stay tensors, so that nothing waits for the device."""
 
     def check_batch(self, batch: Batch) -> None:
-        """A batch of other data is refused by name; only shapes are looked at, so nothing waits for the device."""
+        """A batch of other data is refused by name, and an agent that does not know its contexts.
+
+        Only shapes are looked at, so nothing waits for the device.
+        """
         if batch.obs.vector.shape[1] != self.layout.vector_dim:
             raise ValueError(
                 f"the batch's vectors have width {batch.obs.vector.shape[1]}, this agent reads {self.layout.vector_dim}."
@@ -99,6 +103,8 @@ class Agent(nn.Module, ABC):
             raise ValueError(f"the batch's actions have shape {actions}, this agent's ({self.layout.action_dim},).")
         if batch.weight is not None and not self.weighs_rows:
             raise ValueError("this agent takes all rows alike, and the batch weighs them. Fix: Sampler, or an agent of C51.")
+        if self.num_groups == 0:
+            raise ValueError("this agent was built without num_groups. Fix: pass num_groups=dataset.num_groups to train it.")
         if batch.blocks and not self.takes_blocks:
             raise ValueError("this agent's members learn from all rows, and the batch has a block for each. Fix: Sampler.")
 

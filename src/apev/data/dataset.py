@@ -26,8 +26,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from apev.data import validate
+from apev.data.describe import describe, in_words
+from apev.data.hold_out import held_out_rows
 from apev.data.mapped import is_mapped
-from apev.data.pictures import deduplicate
+from apev.data.pictures import deduplicate, one_an_episode
 from apev.data.validate import DataError, ObservationsLike
 
 
@@ -118,7 +120,7 @@ class Dataset:
         ended = validate.flags(flat["terminated"], "terminated")
         cut = validate.flags(flat["truncated"], "truncated")
         numbers = validate.episode_numbers(flat.get("episodes"), ended, cut)
-        shared = picture_key is not None and _is_shared(now[picture_key], after.get(picture_key), numbers, ended)
+        shared = picture_key is not None and one_an_episode(now[picture_key], after.get(picture_key), numbers, ended)
         if shared and after:  # the picture after a terminated step matters to nobody: one column serves both
             after[str(picture_key)] = now[str(picture_key)]
         return cls(
@@ -236,11 +238,6 @@ class Dataset:
         """bool [N]: the last row of its episode."""
         return np.append(self.episodes[1:] != self.episodes[:-1], True)
 
-    @property
-    def _shown(self) -> Any:
-        """What picks the rows of this part: all, unless a split of mapped columns hid some."""
-        return slice(None) if self.hidden is None else ~self.hidden
-
     @cached_property
     def next_rows(self) -> np.ndarray:
         """int64 [N]: the following row of the same episode; a last row points at itself."""
@@ -317,43 +314,14 @@ class Dataset:
         """
         if not 0 < fraction < 1:
             raise ValueError(f"split: fraction is {fraction}. Fix: pass the share to hold out, between 0 and 1.")
-        if len(self.rewards[self._shown]) < 2:
+        shown = np.ones(len(self), dtype=bool) if self.hidden is None else ~self.hidden
+        if shown.sum() < 2:
             raise DataError("episodes", "there is only one row, so none can be held out", "log more episodes")
-        held_out = self._held_out(fraction, np.random.default_rng(seed))
+        held_out = held_out_rows(self.group, self.episodes, shown, fraction, np.random.default_rng(seed))
         if self.mapped:
             hidden = held_out if self.hidden is None else held_out | self.hidden
             return replace(self, hidden=hidden), self._rows(held_out)
         return self._rows(~held_out), self._rows(held_out)
-
-    def _held_out(self, fraction: float, rng: np.random.Generator) -> np.ndarray:
-        """bool [N]: the rows that `split` holds out."""
-        shown = np.ones(len(self), dtype=bool) if self.hidden is None else ~self.hidden
-        groups, sizes = np.unique(self.group[shown], return_counts=True)
-        wanted = max(1, round(fraction * int(shown.sum())))
-        count = round(fraction * len(groups))
-        if count:
-            chosen = rng.choice(groups, size=min(count, len(groups) - 1), replace=False)
-            rows = sizes[np.searchsorted(groups, chosen)].cumsum()
-            # Contexts may differ in size: no more of them than the share needs.
-            chosen = chosen[: max(1, int(np.searchsorted(rows, 2 * wanted, side="right")))]
-            if rows[len(chosen) - 1] <= max(2 * wanted, shown.sum() // 2):
-                return shown & np.isin(self.group, chosen)
-        ends = np.zeros(len(self), dtype=bool)
-        episodes, starts = np.unique(self.episodes[shown], return_index=True)
-        contexts = self.group[shown][starts]
-        later = np.ones(len(episodes), dtype=bool)
-        later[np.unique(contexts, return_index=True)[1]] = False  # the first episode of every context stays
-        for episode in rng.permutation(episodes[later]):
-            rows = shown & (self.episodes == episode)
-            if ends.sum() + rows.sum() <= wanted:
-                ends |= rows
-        for episode in rng.permutation(episodes) if not ends.any() else ():
-            rows = np.flatnonzero(shown & (self.episodes == episode))
-            if len(rows) > 1 and ends.sum() < wanted:
-                ends[rows[-max(1, int(fraction * len(rows))) :]] = True
-        if not ends.any():  # every episode is one row
-            ends[np.flatnonzero(shown)[-1]] = True
-        return ends
 
     def _rows(self, keep: np.ndarray) -> Dataset:
         """The part with these rows; of an episode it is one stretch."""
@@ -388,37 +356,7 @@ class Dataset:
 
     def describe(self) -> dict[str, Any]:
         """What is in the data, as plain numbers and strings (fit for JSON)."""
-        shown = self._shown
-        episodes, groups = np.unique(self.episodes[shown]), np.unique(self.group[shown])
-        quantiles = np.quantile(self.episode_returns()[episodes], [0, 0.25, 0.5, 0.75, 1]).tolist()
-        layout = {key: f"{self.observations[key].dtype} [{self.observations[key].shape[1]}]" for key in self.vector_keys}
-        if self.pictures is not None and self.picture_key is not None:
-            layout[self.picture_key] = f"{len(self.pictures)} pictures {list(self.pictures.shape[1:])}"
-        return {
-            "rows": len(self.rewards[shown]),
-            "usable_rows": int(self.usable.sum()),
-            "episodes": len(episodes),
-            "terminated": int(self.terminated[shown].sum()),
-            "truncated": int(self.truncated[shown].sum()),
-            "groups": len(groups),
-            "group_is": "context" if self.contexts is not None else "picture" if self.shared_pictures else "episode",
-            "observations": layout,
-            "actions": f"{self.num_actions} discrete" if self.discrete else f"{self.actions.shape[1]} continuous",
-            "returns": dict(zip(("min", "q25", "median", "q75", "max"), quantiles, strict=True)),
-        }
+        return describe(self)
 
     def __repr__(self) -> str:
-        facts = self.describe()
-        layout = ", ".join(f"{key}: {text}" for key, text in facts["observations"].items())
-        returns = " ".join(f"{name} {value:.4g}" for name, value in facts["returns"].items())
-        return (
-            f"Dataset({facts['rows']} rows ({facts['usable_rows']} usable), {facts['episodes']} episodes, "
-            f"{facts['groups']} {facts['group_is']} groups; {layout}; actions: {facts['actions']}; returns: {returns})"
-        )
-
-
-def _is_shared(picture: np.ndarray, next_picture: np.ndarray | None, episodes: np.ndarray, terminated: np.ndarray) -> bool:
-    """Whether every episode shows one picture from its first to its last observation."""
-    firsts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))
-    constant = bool((picture == picture[firsts][episodes]).all())
-    return constant and (next_picture is None or bool(((next_picture == picture) | terminated).all()))
+        return in_words(self)

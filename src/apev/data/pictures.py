@@ -64,3 +64,10 @@ def hash_rows(images: np.ndarray) -> np.ndarray:
         mixed ^= mixed >> np.uint64(29)
         hashes[start : start + len(chunk)] = mixed.sum(axis=1)
     return hashes
+
+
+def one_an_episode(picture: np.ndarray, after: np.ndarray | None, episodes: np.ndarray, terminated: np.ndarray) -> bool:
+    """Whether every episode shows one picture from its first to its last observation."""
+    firsts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))
+    constant = bool((picture == picture[firsts][episodes]).all())
+    return constant and (after is None or bool(((after == picture) | terminated).all()))

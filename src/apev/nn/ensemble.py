@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ class EnsembleMLP(nn.Module):
     """K multilayer perceptrons with ReLU between the layers."""
 
     __call__: Callable[..., Tensor]  # torch says Any
+    passes: Any = kernels  # where passes other than `forward` are computed; `compile` puts compiled ones in their place
 
     def __init__(self, members: int, inputs: int, hidden: Sequence[int], outputs: int) -> None:
         super().__init__()
@@ -51,24 +53,18 @@ class EnsembleMLP(nn.Module):
         choose: from all outputs [K, B, out] the member and the output of each row, [B] both. All members are asked; the
         gradient is that of the chosen one, worked out from the same pass.
         """
+        parameters = [*self.parameters()]
         with torch.no_grad():
-            given = self.activations(x.expand(self.members, *x.shape))
+            given = self.passes.activations(x.expand(self.members, *x.shape), parameters)
             member, output = choose(given[-1])
-            value = given[-1][member, torch.arange(len(x), device=x.device), output]
-            gradient = self.chosen_gradient(given, member, output)
+            value: Tensor = given[-1][member, torch.arange(len(x), device=x.device), output]
+            gradient: Tensor = self.passes.chosen_gradient(given, parameters, member, output)
         return value + ((x - x.detach()) * gradient).sum(-1)  # the value, with that gradient
 
     def input_gradients(self, x: Tensor, columns: slice) -> Tensor:
         """[K, B, columns]: the gradient of each member's first output by these columns of x; differentiable by the weights."""
-        return kernels.input_gradients(x, [*self.parameters()], columns)
-
-    def activations(self, x: Tensor) -> list[Tensor]:
-        """What each layer gives, [K, B, width], without gradient; the last is the output."""
-        return kernels.activations(x, [*self.parameters()])
-
-    def chosen_gradient(self, given: list[Tensor], member: Tensor, output: Tensor) -> Tensor:
-        """[B, in]: the gradient by its input of the one output that each row asks of one member, from all activations."""
-        return kernels.chosen_gradient(given, [*self.parameters()], member, output)
+        gradients: Tensor = self.passes.input_gradients(x, [*self.parameters()], columns)
+        return gradients
 
     def ask_one(self, x: Tensor, member: Tensor) -> Tensor:
         """[B, out]: what the one member says that each row asks: x [B, in], member [B]."""
@@ -77,8 +73,8 @@ class EnsembleMLP(nn.Module):
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile every pass through the networks, in place."""
         super().compile(*args, **options)
-        for name in ("activations", "chosen_gradient", "input_gradients"):
-            setattr(self, name, torch.compile(getattr(self, name), *args, **options))
+        plain = {name: getattr(kernels, name) for name in ("activations", "chosen_gradient", "input_gradients")}
+        self.passes = SimpleNamespace(**{name: torch.compile(call, *args, **options) for name, call in plain.items()})
 
 
 class NormedMLP(nn.Module):

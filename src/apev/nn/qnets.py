@@ -62,10 +62,6 @@ class QEnsemble(nn.Module):
             self.prior = RandomPrior(members, num_actions, vector_dim, picture_shape, features)
         self.cloning = EnsembleMLP(members, inputs, hidden, num_actions) if cloning else None
 
-    def trained(self) -> list[Tensor]:
-        """The parameters that learn; a random prior's are fixed."""
-        return [p for name, p in self.named_parameters() if not name.startswith("prior.")]
-
     def encode(self, pictures: Tensor | None) -> Tensor | None:
         """pictures: [P, C, H, W] -> features [K, P, F]; None where observations have no picture."""
         if self.encoder is None or pictures is None:
@@ -193,10 +189,6 @@ class CategoricalEnsemble(nn.Module):
         inputs = (features if picture_shape else 0) + vector_dim + (members if belief else 0)
         self.readout = EnsembleMLP(members, inputs, hidden, num_actions * count)
         self.register_buffer("atoms", torch.linspace(low, high, count), persistent=False)
-
-    def trained(self) -> list[Tensor]:
-        """The parameters that learn: all."""
-        return list(self.parameters())
 
     def encode(self, pictures: Tensor | None) -> Tensor | None:
         """pictures: [P, C, H, W] -> features [K, P, F]; None where observations have no picture."""

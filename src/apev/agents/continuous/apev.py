@@ -146,30 +146,28 @@ class APEVSAC(SAC):
             q = self.reduce(self.values(self.critics, obs, action, corner)).view(K, K, B)
             return q.diagonal().T  # [K, B]: member k at e_k
 
-        bonus = (log_alpha.exp() * log_prob).view(K, B)
-        return (own(obs, action) - self.backup(step, own(next_obs, next_action) - bonus)).T
+        next_q = own(next_obs, next_action) - (log_alpha.exp() * log_prob).view(K, B)
+        return (own(obs, action) - (step.reward + self.config.gamma * (1 - step.terminated) * next_q)).T
 
     def critic_loss(self, batch: Batch, log_belief: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Squared TD errors with the next value at the new belief, summed over members and their critics."""
         assert log_belief is not None
-        belief, next_obs = self.weights(log_belief), batch.next_obs.vector
+        belief = new_belief = self.weights(log_belief)
         assert belief is not None
-        q = self.values(self.critics, batch.obs.vector, self.to_unit(batch.action), belief)  # [K, N, B]
-        with torch.no_grad():
-            new_belief = belief
-            if not self.config.eval_only:
-                errors = (self.reduce(q) - self.backup(batch, self.soft_value(self.target, next_obs, belief))).T  # [B, K]
-                self.track_scale(self.filter.squares(errors), belief.clamp_min(LEAST_TRUSTED), SCALE_RATE)
-                new_belief = self.new_belief(log_belief, errors)
-            target_q = self.backup(batch, self.soft_value(self.target, next_obs, new_belief)).clamp_min(self.lowest)  # [K, B]
+        q = self.values(self.critics, batch.obs.vector, self.to_unit(batch.action), belief)  # Q_jk(s, b, a): [K, N, B]
         counts = self.counts[:, :, None]  # [K, N, 1]: each member's own critics
-        if self.config.eval_only:
-            counts = counts * belief.T[:, None]  # in its own corner alone
+        with torch.no_grad():
+            if self.config.eval_only:
+                counts = counts * belief.T[:, None]  # a member learns in its own corner alone, where it stays
+            else:
+                errors = (self.reduce(q) - self.backup(self.target, batch, belief)).T  # delta_k: [B, K]
+                self.track_scale(self.filter.squares(errors), belief.clamp_min(LEAST_TRUSTED), SCALE_RATE)
+                new_belief = self.weights(self.new_belief(log_belief, errors))
+            target_q = self.backup(self.target, batch, new_belief).clamp_min(self.lowest)  # y_k: [K, B]
         loss = ((q - target_q[:, None]).square() * counts).sum((0, 1)).mean()
         return loss, {"critic_loss": loss.detach() / sum(self.n)}
 
     def new_belief(self, log_belief: Tensor, errors: Tensor) -> Tensor:
-        """b' [B, K] after TD errors [B, K] at b; no floor, which would lift beliefs out of their corners."""
-        weights = self.weights(replace(self.filter, floor=0.0).update(log_belief, errors))
-        assert weights is not None
-        return weights
+        """b' [B, K], log-weights, after TD errors [B, K] at b; no floor, which would lift beliefs out of their corners."""
+        filter = replace(self.filter, floor=0.0)
+        return filter.weigh(log_belief, filter.log_likelihood(errors))

@@ -17,7 +17,6 @@ from torch import Tensor
 from apev.agents.continuous.base import parameters
 from apev.agents.continuous.sac import SAC, SACConfig, squash
 from apev.data.batch import Batch, Layout
-from apev.nn.ensemble import EnsembleMLP
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class CQL(SAC):
     """SAC with conservative critics."""
 
     config: CQLConfig
+    soft = False
 
     def __init__(self, layout: Layout, config: CQLConfig, *, seed: int = 0) -> None:
         if config.samples < 1:
@@ -56,12 +56,6 @@ class CQL(SAC):
         loss, metrics = super().critic_loss(batch, log_belief)
         gap = self.gap(batch)
         return loss + self.config.conservative * gap, metrics | {"gap": gap.detach() / self.config.critics}
-
-    def soft_value(
-        self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """V(s) without the entropy's bonus: [1, B]."""
-        return self.reduce(self.values(net, obs, self.sample(obs, generator=generator).action))
 
     def gap(self, batch: Batch) -> Tensor:
         """sum_j (log sum_a exp Q_j(s, a) - Q_j(s, a_log)), the mean over rows."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from apev.agents.continuous.sac import SAC, SACConfig, join
+from apev.agents.continuous.sac import SAC, SACConfig
 from apev.data.batch import Batch, Layout
 
 
@@ -42,7 +43,7 @@ class EDAC(SAC):
     def likeness(self, obs: Tensor, action: Tensor) -> Tensor:
         """1 / (N - 1) of the cosines between different critics' gradients by the action, summed over pairs: from -1 up to N."""
         N, begin = self.config.critics, self.layout.vector_dim
-        x = join(obs, action, None)
+        x = torch.cat([obs, action], -1)
         gradient = self.critics.input_gradients(
             x.expand(N, *x.shape), slice(begin, begin + self.layout.action_dim)
         )  # [N, B, A]

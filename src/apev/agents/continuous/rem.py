@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apev.agents.continuous.sac import SAC, SACConfig, join
+from apev.agents.continuous.sac import SAC, SACConfig
 from apev.data.batch import Batch
 
 
@@ -44,11 +44,12 @@ class REM(SAC):
         with torch.no_grad():
             next_action, log_prob, log_alpha = self.sample(next_obs)
             next_q = (w * self.values(self.target, next_obs, next_action)[0]).sum(0)
-            target_q = self.backup(batch, next_q - log_alpha.exp() * log_prob)
+            next_q = next_q - log_alpha.exp() * log_prob
+            target_q = batch.reward + self.config.gamma * (1 - batch.terminated) * next_q
         loss = ((w * q).sum(0) - target_q).square().mean()
         return loss, {"critic_loss": loss.detach()}
 
     def policy_value(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
         """[B]: the mean over critics, differentiable by the action only."""
-        x = join(obs, action, belief)
+        x = torch.cat([obs, action], -1)
         return self.critics(x.expand(self.critics.members, *x.shape), frozen=True)[..., 0].mean(0)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +87,7 @@ class SAC(ContinuousAgent):
     """Actors and critics of K members; one member unless a subclass says otherwise."""
 
     config: SACConfig
+    soft: ClassVar[bool] = True  # whether the entropy's bonus counts in targets
     deployed = ("actors", "critics", "log_alpha")
     targets = {"target": "critics"}  # noqa: RUF012
     counts: Tensor  # [K, N] bool: which critics member k takes its minimum over
@@ -131,11 +132,8 @@ class SAC(ContinuousAgent):
 
     def values(self, net: EnsembleMLP, obs: Tensor, action: Tensor, belief: Tensor | None = None) -> Tensor:
         """[K, N, B] of every critic, for each member; actions in (-1, 1)."""
-        x = join(obs, action, belief)
-        return self.by_member(net(x.expand(net.members, *x.shape)))
-
-    def by_member(self, q: Tensor) -> Tensor:
-        """[networks, B, heads] -> [K, N, B]."""
+        x = torch.cat([obs, action] if belief is None else [obs, action, belief], -1)
+        q = net(x.expand(net.members, *x.shape))  # [networks, B, heads]
         return q.permute(2, 0, 1) if q.shape[2] == self.members else q[..., 0][self.network]
 
     def reduce(self, q: Tensor) -> Tensor:
@@ -158,12 +156,15 @@ class SAC(ContinuousAgent):
         action, log_prob = squash(mean, std, self.noise(mean, generator))
         return Drawn(action, log_prob, self.log_alpha[0] if member is None else self.log_alpha[member])
 
-    def soft_value(
-        self, net: EnsembleMLP, obs: Tensor, belief: Tensor | None = None, generator: torch.Generator | None = None
+    def backup(
+        self, net: EnsembleMLP, step: Batch, belief: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """V_k(s, b) from one action of the policy, with the entropy's bonus: [K, B]."""
-        action, log_prob, log_alpha = self.sample(obs, belief, generator=generator)
-        return self.reduce(self.values(net, obs, action, belief)) - log_alpha.exp() * log_prob
+        """r + gamma (1 - terminated) V_k(s', b): [K, B], from one action of the policy, by these critics."""
+        next_action, log_prob, log_alpha = self.sample(step.next_obs.vector, belief, generator=generator)
+        next_q = self.reduce(self.values(net, step.next_obs.vector, next_action, belief))
+        if self.soft:
+            next_q = next_q - log_alpha.exp() * log_prob
+        return step.reward + self.config.gamma * (1 - step.terminated) * next_q
 
     def weights(self, log_belief: Tensor | None) -> Tensor | None:
         """What actors, critics and losses know of a belief, [B, K]: nothing where there is one member.
@@ -213,11 +214,7 @@ class SAC(ContinuousAgent):
         """[B, K]: all at the current belief, as printed."""
         belief = self.weights(log_belief)
         q = self.reduce(self.values(self.critics, step.obs.vector, self.to_unit(step.action), belief))
-        return (q - self.backup(step, self.soft_value(self.critics, step.next_obs.vector, belief, generator))).T
-
-    def backup(self, step: Batch, next_q: Tensor) -> Tensor:
-        """r + gamma V(s'): [K, B]."""
-        return step.reward + self.config.gamma * (1 - step.terminated) * next_q
+        return (q - self.backup(self.critics, step, belief, generator)).T
 
     # ------------------------------------------------------------------ learning
 
@@ -248,7 +245,7 @@ class SAC(ContinuousAgent):
         """Squared TD errors, summed over critics; and what is logged of it."""
         q = self.values(self.critics, batch.obs.vector, self.to_unit(batch.action))  # [1, N, B]
         with torch.no_grad():
-            target_q = self.backup(batch, self.soft_value(self.target, batch.next_obs.vector))  # [1, B]
+            target_q = self.backup(self.target, batch)  # [1, B]
         loss = (q - target_q[:, None]).square().sum((0, 1)).mean()
         return loss, {"critic_loss": loss.detach() / sum(self.n)}
 
@@ -259,18 +256,15 @@ class SAC(ContinuousAgent):
         """
 
         def smallest(q: Tensor) -> tuple[Tensor, Tensor]:
-            """The network and its head that each row's gradient passes through."""
-            heads, q = q.shape[2], self.by_member(q)  # [K, N, B]
+            """The network and the head that each row's gradient passes through, from all of them [networks, B, heads]."""
             if belief is None:
-                critic = q[0].argmin(0)
-                return critic, torch.zeros_like(critic)
+                network = q[..., 0].argmin(0)
+                return network, torch.zeros_like(network)
             member, rows = draw_index(belief, self.generator), torch.arange(len(obs), device=obs.device)
-            critic = q.masked_fill(~self.counts[:, :, None], torch.inf)[member, :, rows].argmin(1)
-            return self.network[member, critic], member if heads > 1 else torch.zeros_like(member)
+            head = member if q.shape[2] > 1 else torch.zeros_like(member)
+            networks = self.network[member]  # [B, N]
+            own = q[networks, rows[:, None], head[:, None]].masked_fill(~self.counts[member], torch.inf)
+            return networks[rows, own.argmin(1)], head
 
-        return self.critics.chosen(join(obs, action, belief), smallest)
-
-
-def join(obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
-    """What critics read, [..., D]; actions in (-1, 1)."""
-    return torch.cat([obs, action] if belief is None else [obs, action, belief], -1)
+        x = torch.cat([obs, action] if belief is None else [obs, action, belief], -1)
+        return self.critics.chosen(x, smallest)

@@ -36,7 +36,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from apev.agents.discrete.base import DQNConfig, QAgent, blend, of_rows, take
+from apev.agents.discrete.base import DQNConfig, QAgent, of_rows, take
 from apev.belief import normalise, sample_dirichlet
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
@@ -115,16 +115,16 @@ class APEV(QAgent):
     def td_errors(
         self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """[B, K]: how wrong each member was about this step."""
+        """[B, K]: how wrong each member was about this step, by the online networks."""
         features = self.encode(step.obs.pictures) if features is None else features
         log_clone = self.net.clone(of_rows(features, step.next_obs), step.next_obs.vector)
         if self.config.surprise == "certain":
             q = take(self.plain_values(features, step.obs), step.action)
-            next_q = self.likely(self.plain_values(features, step.next_obs), log_clone)
-            return (q - self.backup(step, next_q.amax(-1))).T
-        belief = log_belief.exp()
-        q = take(self.values(features, step.obs, belief), step.action)
-        next_q = self.next_value(self.values(features, step.next_obs, belief), belief, log_clone)
+            next_q = self.likely(self.plain_values(features, step.next_obs), log_clone).amax(-1)
+        else:
+            belief = log_belief.exp()
+            q = take(self.values(features, step.obs, belief), step.action)
+            next_q = self.next_value(self.values(features, step.next_obs, belief), belief, log_clone)
         return (q - self.backup(step, next_q)).T
 
     def plain_values(self, features: Tensor | None, obs: Observations) -> Tensor:
@@ -132,86 +132,81 @@ class APEV(QAgent):
         return self.net.plain(of_rows(features, obs), obs.vector)
 
     def next_value(self, q: Tensor, belief: Tensor, log_clone: Tensor | None) -> Tensor:
-        """[K, B]: what each member's values q [K, B, A] expect of the policy that acts on `belief`."""
-        return take(q, self.likely(self.mix(q, belief), blend(log_clone, belief)).argmax(-1))
+        """[K, B]: what each member's values q [K, B, A] expect of the policy, argmax_a sum_k b_k Q_k over likely actions."""
+        mixed = torch.einsum("bk,kba->ba", belief, q)
+        return take(q, self.likely(mixed, log_clone, belief).argmax(-1))
 
     # ------------------------------------------------------------------ learning
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        """One gradient step for all members, under beliefs drawn from p(b).
-
-        A row also teaches members their plain values, and that error is the surprise.
-        """
+        """One gradient step for all members, under beliefs drawn from p(b)."""
         self.check_batch(batch)
         if self.config.surprise == "paper":
             return self.update_as_printed(batch)
+        obs, next_obs = batch.obs.vector, batch.next_obs.vector
+        discount = self.config.gamma * (1 - batch.terminated)
         features, next_features = self.encode_batch(batch)
-        vector, next_vector = batch.obs.vector, batch.next_obs.vector
-        plain = self.net.plain(features, vector)
-        own_q = take(plain, batch.action)  # [K, B]
+        plain = self.net.plain(features, obs)
+        own_q = take(plain, batch.action)  # Q_k(s, a): [K, B]
         with torch.no_grad():
-            next_plain = self.target.plain(next_features, next_vector)
-            log_clone = self.target.clone(next_features, next_vector)
-            own_target = self.backup(batch, self.likely(next_plain, log_clone).amax(-1))
-            errors = (own_q - own_target).T  # [B, K]
-            log_belief = self.belief_before(batch, errors)
+            next_plain = self.target.plain(next_features, next_obs)
+            log_clone = self.target.clone(next_features, next_obs)
+            own_target = batch.reward + discount * self.likely(next_plain, log_clone).amax(-1)
+            errors = (own_q - own_target).T  # delta_k: [B, K]
+            log_belief = self.draw_beliefs(batch, errors)  # b
             weight, held_out = self.weigh(batch)
             self.track_scale(errors.square(), held_out.T, SCALE_RATE)
-            belief, new_belief = log_belief.exp(), self.belief_after(batch, errors, log_belief).exp()
-            next_q = self.target.corrected(next_plain, next_features, next_vector, new_belief)
-            target_q = self.backup(batch, self.next_value(next_q, new_belief, log_clone))
+            if batch.next_log_belief is None:
+                log_new = self.filter.weigh(log_belief, self.filter.log_likelihood(errors))  # b'
+            else:  # models of the worlds said what the step teaches
+                log_new = self.filter.apply_floor(batch.next_log_belief)
+            belief, new_belief = log_belief.exp(), log_new.exp()
+            next_q = self.target.corrected(next_plain, next_features, next_obs, new_belief)
+            target_q = batch.reward + discount * self.next_value(next_q, new_belief, log_clone)  # y_k
             moved = (new_belief - belief).abs().sum(-1).mean() / 2
-        q = take(self.net.corrected(plain, features, vector, belief), batch.action)
+        q = take(self.net.corrected(plain, features, obs, belief), batch.action)  # Q_k(s, b, a)
         loss = (own_q - own_target).square() + (q - target_q).square()
         metrics = self.descend(self.with_cloning(loss, features, batch), weight)
         return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
 
     def update_as_printed(self, batch: Batch) -> dict[str, Tensor]:
         """As the paper prints it: errors at belief b on both sides."""
+        obs, next_obs = batch.obs.vector, batch.next_obs.vector
+        discount = self.config.gamma * (1 - batch.terminated)
         features, next_features = self.encode_batch(batch)
-        next_vector = batch.next_obs.vector
-        log_belief = self.draw_beliefs(len(batch.action))
+        log_belief = self.draw_beliefs(batch, None)
         belief = log_belief.exp()
-        q = take(self.net(features, batch.obs.vector, belief), batch.action)  # [K, B]
+        q = take(self.net(features, obs, belief), batch.action)  # Q_k(s, b, a): [K, B]
         with torch.no_grad():
-            log_clone = self.target.clone(next_features, next_vector)
-            next_q = self.next_value(self.target(next_features, next_vector, belief), belief, log_clone)
-            errors = (q - self.backup(batch, next_q)).T  # [B, K]
-            new_belief = self.filter.update(log_belief, errors).exp()
-            next_q = self.next_value(self.target(next_features, next_vector, new_belief), new_belief, log_clone)
-            target_q = self.backup(batch, next_q)
+            log_clone = self.target.clone(next_features, next_obs)
+            next_q = self.target(next_features, next_obs, belief)
+            errors = (q - (batch.reward + discount * self.next_value(next_q, belief, log_clone))).T  # delta_k: [B, K]
+            new_belief = self.filter.weigh(log_belief, self.filter.log_likelihood(errors)).exp()  # b'
+            next_q = self.target(next_features, next_obs, new_belief)
+            target_q = batch.reward + discount * self.next_value(next_q, new_belief, log_clone)  # y_k
             moved = (new_belief - belief).abs().sum(-1).mean() / 2
             weight, held_out = self.weigh(batch)
             self.track_scale(errors.square(), held_out.T, SCALE_RATE)
         metrics = self.descend(self.with_cloning((q - target_q).square(), features, batch), weight)
         return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
 
-    def belief_before(self, batch: Batch, errors: Tensor) -> Tensor:
-        """[B, K] log-beliefs: what the worlds' models make of the steps before, else drawn, or taught by TD errors."""
-        if batch.log_belief is not None:
-            return self.filter.apply_floor(batch.log_belief)
-        return self.from_evidence(batch, errors, self.draw_beliefs(len(errors)))
+    def draw_beliefs(self, batch: Batch, errors: Tensor | None) -> Tensor:
+        """p(b): [B, K] log-beliefs before the step, no weight below the filter's floor.
 
-    def belief_after(self, batch: Batch, errors: Tensor, log_belief: Tensor) -> Tensor:
-        """[B, K] log-beliefs after the step."""
-        if batch.next_log_belief is not None:
-            return self.filter.apply_floor(batch.next_log_belief)
-        return self.filter.update(log_belief, errors)
-
-    def draw_beliefs(self, rows: int) -> Tensor:
-        """p(b): [B, K] log-beliefs from the Dirichlet, no weight below the filter's floor."""
-        drawn = sample_dirichlet(self.config.concentration, rows, self.members, self.generator, self.scale.device)
-        return self.filter.apply_floor(drawn)
-
-    def from_evidence(self, batch: Batch, errors: Tensor, log_belief: Tensor) -> Tensor:
-        """Replace a share of the beliefs by ones that logged evidence leads to.
+        They are what the models of the worlds make of the steps before, where there are models. Else they come from the
+        Dirichlet; given TD errors [B, K], a share of them is replaced by beliefs that logged evidence leads to:
 
         A row's context shows in other rows of the batch too. A random part of those, from none (the uniform belief an episode
         starts with) to all, is taken as already seen. The end of an episode is never seen before another step. A row whose
         context shows in no other row keeps its belief. (A belief drawn apart from the context contradicts it: a member that
         is unsure what the picture shows then learns that a door found locked may still open.)
         """
-        rows, device, draws = len(errors), errors.device, self.generator
+        rows, device, draws, c = len(batch.action), self.scale.device, self.generator, self.config
+        if batch.log_belief is not None and errors is not None:
+            return self.filter.apply_floor(batch.log_belief)
+        drawn = self.filter.apply_floor(sample_dirichlet(c.concentration, rows, self.members, draws, device))
+        if errors is None:
+            return drawn
         others = (batch.group[:, None] == batch.group) & (batch.terminated == 0)  # [B, B]
         others.fill_diagonal_(False)
         # The part that was seen is uniform on [-1/8, 9/8], cut off at 0 and 1: a tenth of the rows have seen no other row of
@@ -219,8 +214,8 @@ class APEV(QAgent):
         part = 1.25 * torch.rand(rows, 1, generator=draws, device=device) - 0.125
         seen = others & (torch.rand(rows, rows, generator=draws, device=device) < part)
         evidence = normalise(seen.float() @ self.filter.log_likelihood(errors).clamp_min(-1e4))
-        replaced = torch.rand(rows, 1, generator=draws, device=device) < self.config.evidence_share
-        return torch.where(replaced & others.any(1, keepdim=True), self.filter.apply_floor(evidence), log_belief)
+        replaced = torch.rand(rows, 1, generator=draws, device=device) < c.evidence_share
+        return torch.where(replaced & others.any(1, keepdim=True), self.filter.apply_floor(evidence), drawn)
 
     def weigh(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Who trains on which row, and whose scale is measured there, [K, B] both.

@@ -64,7 +64,7 @@ class ValueAgent(Agent):
             raise ValueError(f"bootstrap is {config.bootstrap}. Fix: a share in (0, 1].")
         if not layout.num_actions:
             raise ValueError("this agent chooses among discrete actions. Fix: give integer actions [N], or pick another agent.")
-        self.layout, self.config = layout, config
+        self.layout, self.config, self.num_groups = layout, config, num_groups
         self.members = self.measured = self.count_members(config)
         self.check(config)
         with torch.random.fork_rng(devices=[]):
@@ -95,12 +95,6 @@ class ValueAgent(Agent):
         belief = BeliefFilter(config.likelihood, config.temperature, config.forgetting, config.floor)
         belief.apply_floor(beliefs.uniform(self.members))
 
-    def check_batch(self, batch: Batch) -> None:
-        """A batch of other data is refused by name, and an agent that does not know its contexts."""
-        super().check_batch(batch)
-        if not len(self.trains_on):
-            raise ValueError("this agent was built without num_groups. Fix: pass num_groups=dataset.num_groups to train it.")
-
     def take_worlds(self, models: WorldModels, kind: Tensor) -> None:
         """Let member k be the world of kind k, and train on the contexts of that kind alone."""
         super().take_worlds(models, kind)
@@ -108,7 +102,7 @@ class ValueAgent(Agent):
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Adam over everything that is trained."""
-        return torch.optim.Adam(self.net.trained(), lr=self.config.lr, fused=True)
+        return torch.optim.Adam([p for p in self.net.parameters() if p.requires_grad], lr=self.config.lr, fused=True)
 
     @abstractmethod
     def build(self) -> Any:
@@ -163,7 +157,7 @@ class ValueAgent(Agent):
         total.backward()
         self.optimizer.step()
         with torch.no_grad():  # else every move is recorded, and memory grows with each update
-            torch._foreach_lerp_(self.target.trained(), self.net.trained(), self.config.target_rate)
+            torch._foreach_lerp_([*self.target.parameters()], [*self.net.parameters()], self.config.target_rate)
         return {"loss": total.detach() / self.members}
 
     # ------------------------------------------------------------------ deployment
@@ -236,12 +230,18 @@ class QAgent(ValueAgent):
     def preferences(self, features: Tensor | None, obs: Observations, belief: Tensor) -> Tensor:
         """[B, A]: what the policy prefers the largest of, -inf where the log hardly ever does that."""
         log_clone = self.net.clone(of_rows(features, obs), obs.vector)
-        return self.likely(super().preferences(features, obs, belief), blend(log_clone, belief))
+        return self.likely(super().preferences(features, obs, belief), log_clone, belief)
 
-    def likely(self, values: Tensor, log_clone: Tensor | None) -> Tensor:
-        """Values [..., A] with -inf for actions that are not likely by log G [..., A]; None leaves all."""
+    def likely(self, values: Tensor, log_clone: Tensor | None, belief: Tensor | None = None) -> Tensor:
+        """Values with -inf for actions that are not likely by log G_k [K, B, A]; None leaves all.
+
+        Values [K, B, A] of members are limited by each one's own G_k; those of a policy, [B, A], by sum_k b_k G_k with
+        weights [B, K].
+        """
         if log_clone is None:
             return values
+        if belief is not None:
+            log_clone = torch.einsum("bk,kba->ba", belief, log_clone.exp()).log()
         least = log_clone.amax(-1, keepdim=True) + math.log(self.config.support)
         return values.masked_fill(log_clone < least, -torch.inf)
 
@@ -267,11 +267,6 @@ class QAgent(ValueAgent):
 def of_rows(features: Tensor | None, obs: Observations) -> Tensor | None:
     """Features [K, B, F] of rows, from those [K, P, F] of the table of pictures."""
     return None if features is None else features[:, obs.picture]
-
-
-def blend(log_clone: Tensor | None, belief: Tensor) -> Tensor | None:
-    """log sum_k b_k G_k(a | s) [B, A], from log G_k [K, B, A] and weights [B, K]."""
-    return None if log_clone is None else torch.einsum("bk,kba->ba", belief, log_clone.exp()).log()
 
 
 def take(q: Tensor, action: Tensor) -> Tensor:

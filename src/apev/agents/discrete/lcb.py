@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from apev.agents.discrete.base import DQNConfig, blend, take
+from apev.agents.discrete.base import DQNConfig, take
 from apev.agents.discrete.dqn import DQN
 
 
@@ -34,7 +34,7 @@ class LCB(DQN):
 
     def next_value(self, q: Tensor, belief: Tensor, log_clone: Tensor | None) -> Tensor:
         """V(s') of each member under the conservative policy."""
-        return take(q, self.likely(self.mix(q, belief), blend(log_clone, belief)).argmax(-1))
+        return take(q, self.likely(self.mix(q, belief), log_clone, belief).argmax(-1))
 
 
 def lower_bound(q: Tensor, beta: float) -> Tensor:

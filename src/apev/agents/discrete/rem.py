@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apev.agents.discrete.base import DQNConfig, blend, take
+from apev.agents.discrete.base import DQNConfig, take
 from apev.agents.discrete.dqn import DQN
 
 
@@ -39,7 +39,7 @@ class DiscreteREM(DQN):
 
     def next_value(self, q: Tensor, belief: Tensor, log_clone: Tensor | None) -> Tensor:
         """V(s') of the mixture, [1, B], from the target's q [K, B, A]."""
-        return self.likely(super().mix(q, belief), blend(log_clone, belief)).amax(-1)[None]
+        return self.likely(super().mix(q, belief), log_clone, belief).amax(-1)[None]
 
     def row_loss(self, q: Tensor, action: Tensor, target_q: Tensor, belief: Tensor) -> Tensor:
         """[K, B]: the mixture's squared error, shared out among the members."""
