@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 from apev.api import evaluate, train
 from apev.data import Dataset
 from apev.policy import Policy, load
+from apev.sb3 import as_sb3
 from apev.worlds import Kinds, kinds
 
-__all__ = ["Dataset", "Kinds", "Policy", "__version__", "evaluate", "kinds", "load", "train"]
+__all__ = ["Dataset", "Kinds", "Policy", "__version__", "as_sb3", "evaluate", "kinds", "load", "train"]

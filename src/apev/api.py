@@ -39,7 +39,8 @@ from apev.worlds.find import MOST_ROWS
 from apev.worlds.rows import Rows
 
 FIRST_LOOK = 3000  # updates unless they are given
-KEPT = ("name", "environment", "environment_spec", "reference")  # what a run keeps of its log's origin
+# What a run keeps of its log's origin.
+KEPT = ("name", "environment", "environment_spec", "reference", "action_names", "observation_names")
 LEAST_A_KIND = 128  # transitions of each kind in a batch, where members are kinds
 PER_GROUP = 16  # transitions of a context that a batch takes together, where the log names contexts or shares pictures
 

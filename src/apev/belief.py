@@ -105,7 +105,8 @@ class BeliefFilter:
         if not 0 <= self.floor < 1:
             raise ValueError(f"floor must lie in [0, 1/K), got {self.floor}.")
         # On a GPU this look would wait for the device at every step; scales there come from calibrate(), which is safe.
-        if self.scale is not None and self.scale.device.type == "cpu" and not bool((self.scale > 0).all()):
+        scale = None if torch.compiler.is_exporting() else self.scale  # while it is traced it has no numbers to look at
+        if scale is not None and scale.device.type == "cpu" and not bool((scale > 0).all()):
             raise ValueError("every scale must be positive. Fix: measure it with calibrate().")
 
     def log_likelihood(self, td_errors: Tensor) -> Tensor:

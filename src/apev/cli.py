@@ -16,6 +16,7 @@ from apev.commands.collect_maze import CollectMaze
 from apev.commands.data import Data
 from apev.commands.demo import Demo
 from apev.commands.evaluate import Evaluate
+from apev.commands.export import Export
 from apev.commands.report import Report
 from apev.commands.reproduce import Reproduce
 from apev.commands.train import Train
@@ -28,6 +29,7 @@ Command = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Collect, tyro.conf.subcommand("collect")]

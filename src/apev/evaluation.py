@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from apev.data.scores import normalise, of_source
-from apev.data.source import checked, named_environment, recover_environment
+from apev.data.source import named_environment, recover_environment
 from apev.envs.make import make as make_env
-from apev.files import inside, read_json, write_lines
+from apev.files import write_lines
 from apev.notebook import html_table
 from apev.policy import Policy
 from apev.progress import progress_bar
@@ -201,9 +201,6 @@ def _named(policies: Any, device: str, remember: bool, console: Console) -> Iter
             loaded = Policy.load(policy, device=device, remember=remember)
         for warning in told:
             console.print(f"[yellow]{markup(str(warning.message))}[/yellow]")
-        settings = Path(policy) / "config.json"
-        if settings.exists():
-            loaded.source = checked(read_json(inside(Path(policy), settings.name)).get("source", {}), settings.name)
         yield name, loaded
 
 

@@ -31,11 +31,14 @@ from apev.agents.discrete.base import ValueAgent
 from apev.behaviour import ODDS, Adapt, behaviour_of
 from apev.checkpoint import LATEST, SAVE_AGAIN, build, description, logged_of, policy_of
 from apev.data.batch import Batch, Observations
+from apev.data.source import checked
 from apev.features import Features
 from apev.files import FileError, file_digest, inside, read_json, write_json, write_tensors
 from apev.memory import Memory, keys_of
 
 WEIGHTS = "weights.safetensors"
+SETTINGS = "config.json"  # of a run
+UNOBSERVED = 2  # predictions whose outcome was not told, after which another is suspicious
 
 
 @dataclass
@@ -66,9 +69,10 @@ class Policy:
         self._draws = torch.Generator(device=agent.device).manual_seed(seed)  # what the agent draws when it is asked
         self._features = Features(agent)
         self._single = True
+        self._unobserved, self._warned = 0, False  # predictions in a row that nobody told the outcome of
         self.logged: dict[str, Any] | None = None  # what the episodes of its log returned
         self.source: dict[str, Any] = {}  # of its log, as far as a run keeps it
-        self.state = PolicyState(self._fresh(1))
+        self.state = PolicyState(self.start_belief(1))
 
     @property
     def members(self) -> int:
@@ -79,6 +83,12 @@ class Policy:
     def adapts(self) -> bool:
         """Whether the belief follows the evidence."""
         return self.behaviour.follows
+
+    @property
+    def waits(self) -> bool:
+        """Whether an action's outcome is still to be observed."""
+        waiting = self.state.waiting
+        return waiting is not None and bool(waiting.any())
 
     @property
     def belief(self) -> np.ndarray:
@@ -99,14 +109,14 @@ class Policy:
         if mask is None:
             kept = keep_belief and count == len(old.log_belief)
             asked = num_envs is not None
-            self.state = PolicyState(old.log_belief if kept else self._fresh(count), asked=asked)
+            self.state = PolicyState(old.log_belief if kept else self.start_belief(count), asked=asked)
             self.state.history = old.history if kept else None
             self._single = self._single and not asked
             self._memory = None
             return
         rows = inputs.flags("mask", mask, len(old.log_belief), old.log_belief.device)
         if not keep_belief:
-            old.log_belief = torch.where(rows[:, None], self._fresh(len(rows)), old.log_belief)
+            old.log_belief = torch.where(rows[:, None], self.start_belief(len(rows)), old.log_belief)
             fresh = self.agent.start_history(len(rows))
             if old.history is not None and fresh is not None:
                 old.history = torch.where(rows[:, None], fresh, old.history)
@@ -129,7 +139,7 @@ class Policy:
                     f"{len(seen.vector)} observations, but beliefs of {len(state.log_belief)} running episodes. "
                     f"Fix: policy.reset(num_envs={len(seen.vector)}) where new ones begin."
                 )
-            state = self.state = PolicyState(self._fresh(len(seen.vector)))
+            state = self.state = PolicyState(self.start_belief(len(seen.vector)))
         self._single = single
         if self.behaviour.word == "random-member-step":
             state.log_belief = self._random_member(len(seen.vector))
@@ -160,7 +170,7 @@ class Policy:
         state = self.state
         if state.obs is None or state.action is None:
             raise RuntimeError("observe() before act(): there is no step to learn from. Fix: call act(obs) first.")
-        if state.waiting is None or not bool(state.waiting.any()):
+        if state.waiting is None or not self.waits:
             raise RuntimeError("observe() again without act(): this step has counted already. Fix: act(obs) comes between.")
         if not self.adapts and not self.remember and state.history is None:
             state.waiting = None
@@ -242,18 +252,31 @@ class Policy:
         """Act as stable-baselines3's recurrent policies do: returns the action and the state to hand back next time.
 
         Rewards are no part of that interface: call `observe` after the environment's step (it updates the very state that
-        was returned), or the belief stays where it is.
+        was returned), or the belief stays where it is. `apev.as_sb3` does so by itself.
         """
         if state is not None:
             self.state = state
         if episode_start is not None and np.any(episode_start):
             start = np.atleast_1d(episode_start)
             if len(start) != len(self.state.log_belief) and start.all():
-                self.state = PolicyState(self._fresh(len(start)))
+                self.state = PolicyState(self.start_belief(len(start)))
             else:
                 self.reset(start)
+        self._warn_unobserved()
         action = self.act(observation, deterministic)
         return action, self.state
+
+    def _warn_unobserved(self) -> None:
+        """Say once that a policy that could adapt is never told what its actions led to."""
+        self._unobserved = self._unobserved + 1 if self.waits else 0
+        if self._unobserved < UNOBSERVED or self._warned or not (self.adapts and self.members > 1):
+            return
+        self._warned = True
+        warnings.warn(
+            "predict() was called again and again, and observe() never: the belief stays where it is. "
+            "Fix: policy.observe(reward, next_obs, terminated) after each step, or apev.as_sb3(policy, env).",
+            stacklevel=3,
+        )
 
     def with_adapt(self, adapt: Adapt, *, seed: int = 0, remember: bool | None = None) -> Policy:
         """The same agent with another behaviour of the belief; pictures it has seen stay encoded."""
@@ -279,12 +302,21 @@ class Policy:
         write_json(folder / "policy.json", about, checksum=True)
         return folder
 
+    def export(self, folder: str | Path, adapt: Adapt | None = None) -> Path:
+        """Write `act.onnx`, `observe.onnx` and `about.json`, which run without torch and apev (see `apev.export`).
+
+        adapt: another behaviour of the belief than this policy's own: "bayes", "uniform", "member:2", or weights.
+        """
+        from apev.export import export
+
+        return export(self if adapt is None else self.with_adapt(adapt), folder)
+
     @classmethod
     def load(
         cls, folder: str | Path, adapt: Adapt = "bayes", *, device: str = "cpu", seed: int = 0, remember: bool = False
     ) -> Policy:
         """The policy stored in `folder`: a policy folder, or a run folder. Of a run that was stopped, its last checkpoint's."""
-        folder = Path(folder)
+        folder = run = Path(folder)
         if not (folder / "policy.json").exists() and (folder / "policy" / "policy.json").exists():
             inside(folder, "policy/policy.json")
             folder = folder / "policy"
@@ -304,12 +336,14 @@ class Policy:
         agent.to_device(device)
         policy = cls(agent, adapt, seed=seed, remember=remember)
         policy.logged = logged
+        if (run / SETTINGS).exists():
+            policy.source = checked(read_json(inside(run, SETTINGS)).get("source", {}), SETTINGS)
         return policy
 
     # ------------------------------------------------------------------ internals
 
-    def _fresh(self, count: int) -> Tensor:
-        """Beliefs at the start of an episode, [count, K]."""
+    def start_belief(self, count: int) -> Tensor:
+        """Log-beliefs at the start of an episode, [count, K]."""
         device = self.agent.device
         if self.behaviour.word.startswith("random-member"):
             return self._random_member(count)

@@ -109,8 +109,11 @@ class EncoderEnsemble(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:
         """pictures: [P, C, H, W] uint8 -> features [K, P, F]."""
-        size = len(pictures) if pictures.device.type != "cpu" else max(1, PIXELS // math.prod(pictures.shape[-2:]))
-        parts = [scale_pixels(part) for part in pictures.split(max(1, size))]
+        if pictures.device.type != "cpu" or torch.compiler.is_exporting():
+            scaled = scale_pixels(pictures)
+            return torch.stack([encoder(scaled) for encoder in self.encoders])
+        size = max(1, PIXELS // math.prod(pictures.shape[-2:]))
+        parts = [scale_pixels(part) for part in pictures.split(size)]
         return torch.stack([torch.cat([encoder(part) for part in parts]) for encoder in self.encoders])
 
 

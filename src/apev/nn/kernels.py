@@ -220,7 +220,7 @@ def input_gradients(x: Tensor, parameters: Sequence[Tensor], columns: slice) -> 
 
 def plain_ask_one(net: Callable[[Tensor], Tensor], members: int, rows: Tensor, member: Tensor) -> Tensor:
     """[B, out]: what the one member says that each row asks: rows [B, in], member [B]."""
-    return net(rows.expand(members, *rows.shape))[member, torch.arange(len(rows), device=rows.device)]
+    return net(rows.expand(members, *rows.shape))[member, torch.arange(rows.shape[0], device=rows.device)]
 
 
 def ask_one(net: Callable[[Tensor], Tensor], members: int, rows: Tensor, member: Tensor) -> Tensor:
@@ -232,8 +232,11 @@ def ask_one(net: Callable[[Tensor], Tensor], members: int, rows: Tensor, member:
 
 
 def asks_all(device: torch.device) -> bool:
-    """Whether rows that want one network's answer ask all networks: more work, but a GPU is not waited for to count rows."""
-    return device.type != "cpu"
+    """Whether rows that want one network's answer ask all networks: more work, but a GPU is not waited for to count rows.
+
+    So it is in files that other programs run (`apev.export`), where nothing can be counted.
+    """
+    return device.type != "cpu" or torch.compiler.is_exporting()
 
 
 @dataclass(frozen=True)

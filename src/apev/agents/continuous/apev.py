@@ -135,8 +135,8 @@ class APEVSAC(SAC):
         """[B, K]: each member's where it is trusted alone, or all at the current belief."""
         if self.config.surprise == "paper":
             return super().td_errors(step, log_belief, features, generator)
-        K, B = self.members, len(step.action)
-        member = torch.arange(K, device=self.device).repeat_interleave(B)  # the batch once for every member
+        K, B = self.members, step.action.shape[0]
+        member = torch.arange(K, device=self.device)[:, None].expand(K, B).flatten()  # the batch once for every member
         corner = one_hot(member, K).exp()
         obs, action = step.obs.vector.repeat(K, 1), self.to_unit(step.action).repeat(K, 1)
         next_obs = step.next_obs.vector.repeat(K, 1)

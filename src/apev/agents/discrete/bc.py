@@ -38,7 +38,7 @@ class DiscreteBC(QAgent):
         self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
         """[B, K] of zeros: no value, no surprise."""
-        return step.reward.new_zeros(len(step.reward), self.members)
+        return step.reward.new_zeros(step.reward.shape[0], self.members)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step of maximum likelihood."""

@@ -79,7 +79,7 @@ class APEVC51(CategoricalAgent):
     ) -> Tensor:
         """[B, K]: how wrong each member was about this step."""
         if self.config.surprise == "certain":
-            log_belief = self.corners(len(log_belief)).log()
+            log_belief = self.corners(log_belief.shape[0]).log()
         return super().td_errors(step, log_belief, features, generator)
 
     def corners(self, rows: int) -> Tensor:
