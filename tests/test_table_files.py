@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+import apev
 from apev.cli import main
 from apev.data import DataError, Dataset
 from apev.data.formats.table import Names, complete
@@ -149,3 +151,46 @@ def test_dates_amounts_and_other_formats(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 but no more")
     with pytest.raises(DataError, match=r"bad.parquet: cannot be read"):
         Dataset.load(tmp_path / "bad.parquet")
+
+
+MASKED = """episode,step,x,action,reward,may_go,may_stop,may_wait
+a,0,1,go,1,1,0,1
+a,1,2,wait,0,0,0,1
+"""
+
+
+def test_flags_of_a_table_are_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, MASKED)
+    assert call(capsys, "convert", path, tmp_path / "log.npz", "--masks", "may_")[0] == 0
+    log = Dataset.load(tmp_path / "log.npz")
+    assert log.source["action_names"] == ["go", "wait", "stop"]  # the last was never taken
+    assert log.action_masks is not None
+    np.testing.assert_array_equal(log.action_masks, [[True, True, False], [False, True, False]])
+    assert log.vector_dim == 1
+    numbered = write(tmp_path, MASKED.replace("may_go", "action_mask_0").replace("may_stop", "action_mask_2"), "numbers.csv")
+    numbered.write_text(numbered.read_text().replace("may_wait", "action_mask_1").replace("go", "0").replace("wait", "1"))
+    again = Dataset.load(numbered)  # guessed
+    assert again.action_masks is not None
+    np.testing.assert_array_equal(again.action_masks, log.action_masks)
+    with pytest.raises(DataError, match=r"row 1: action 1 was taken, but is forbidden"):
+        Dataset.load(write(tmp_path, MASKED.replace("0,0,0,1\n", "0,1,0,0\n")), masks="may_")
+    with pytest.raises(DataError, match=r"masks: the action 'wait' has none.*add the column may_wait"):
+        Dataset.load(write(tmp_path, MASKED.replace("may_wait", "x2")), masks="may_")
+    with pytest.raises(DataError, match=r"masks: no column begins with 'can_'"):
+        Dataset.load(path, masks="can_")
+
+
+def test_names_come_back_in_the_policy(tmp_path: Path) -> None:
+    frame, _ = customers_frame(customers=30, seed=2)
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    log = Dataset.load(tmp_path / "log.csv", **CUSTOMERS)
+    quiet = Console(quiet=True)
+    policy = apev.train(log, "bc", out=tmp_path / "run", updates=2, hidden=(8,), console=quiet)
+    for found in (policy, apev.load(tmp_path / "run"), policy.with_adapt("uniform")):
+        assert found.action_names == ("advice", "bundle", "discount", "nothing")
+        assert found.observation_names == ("visit", "age", "basket")
+        assert found.action_names[found.act(np.zeros(3))] in found.action_names
+    stored = json.loads((tmp_path / "run" / "policy" / "policy.json").read_text())
+    assert stored["layout"]["action_names"] == ["advice", "bundle", "discount", "nothing"]
+    unnamed = apev.train(Dataset.example("cartpole"), "bc", updates=1, hidden=(8,), console=quiet)
+    assert unnamed.action_names == ()

@@ -146,6 +146,8 @@ class Convert:
     """Of a table: the flag that the world ended the episode; unless given, the last row of an episode is terminated."""
     truncated: str | None = None
     """Of a table: the flag that only a clock ended the episode."""
+    masks: Annotated[str | None, tyro.conf.arg(metavar="PREFIX")] = None
+    """Of a table: what the names of the flags begin with that say which actions were allowed: may_ for may_wait, may_go, ..."""
 
     def run(self) -> None:
         """Convert, and say what was written."""
@@ -156,7 +158,9 @@ class Convert:
         """Which column of a table is what, as far as it was said."""
         if self.continuous and not self.action:
             raise ValueError("--continuous without a column. Fix: --action COLUMN.")
-        named = {name: getattr(self, name) for name in ("episode", "time", "reward", "context", "terminated", "truncated")}
+        named = {
+            name: getattr(self, name) for name in ("episode", "time", "reward", "context", "terminated", "truncated", "masks")
+        }
         named["observations"] = list(self.observations) or None
         named["action"] = self.action[0] if len(self.action) == 1 and not self.continuous else list(self.action) or None
         return {name: value for name, value in named.items() if value is not None}
@@ -196,6 +200,8 @@ def describe(dataset: Dataset) -> dict[str, Any]:
             [float(low), float(high)]
             for low, high in zip(dataset.actions.min(axis=0), dataset.actions.max(axis=0), strict=True)
         ]
+    if dataset.action_masks is not None:
+        facts["action_masks"] = f"{dataset.action_masks.sum(axis=1).mean():.1f} of {dataset.num_actions} allowed on average"
     arrays = [*dataset.observations.values(), *(dataset.given_next or {}).values(), dataset.actions, dataset.rewards]
     facts["megabytes"] = round(sum(array.nbytes for array in arrays) / 1e6, 1)
     facts["in_memory"] = not dataset.mapped

@@ -6,7 +6,7 @@ Which column is what can be said, `Dataset.load("log.csv", episode="customer", .
     time          time, step, t, timestep, timestamp or date
     action        action, or action_0, action_1, ... (continuous)
     reward        reward
-    optional      context, terminated, truncated
+    optional      context, terminated, truncated, action_mask_<action> for each action
     observations  every other column of numbers
 
 A guess is told in one line. Columns that are only known after the action (next_*, returns) are never guessed to be
@@ -43,6 +43,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "truncated": ("truncated", "timeout", "timeouts"),
 }
 OPTIONAL = ("context", "terminated", "truncated")
+MASKS = "action_mask_"
 MERGED = ("done", "dones")
 NUMBERED = re.compile(r"actions?_(\d+)")
 LATER = re.compile(r"next_.*|returns?|return_to_go|rtg")  # known after the action: an observation of it would be cheating
@@ -60,6 +61,7 @@ class Names:
     context: str | None = None
     terminated: str | None = None
     truncated: str | None = None
+    masks: str | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Names:
@@ -119,6 +121,8 @@ def complete(frame: Any, names: Names, file: str) -> tuple[dict[str, Any], str]:
                 guess = _numbered(there)
             if guess is not None:
                 found[role] = guessed[role] = guess
+    if found["masks"] is None and any(name.startswith(MASKS) for name in there):
+        found["masks"] = guessed["masks"] = MASKS
     _check_merged(found, by_word)
     lost = [role for role in ROLES if role not in OPTIONAL and found[role] is None]
     if lost:
@@ -169,6 +173,8 @@ def _observations(frame: Any, there: Sequence[str], found: Mapping[str, Any]) ->
     roles = {word for words in ROLES.values() for word in words} | set(MERGED)
     numeric = frames.pandas().api.types.is_numeric_dtype
     rest = [name for name in there if name not in taken]
+    if found["masks"] is not None:
+        rest = [name for name in rest if not name.startswith(found["masks"])]
     unfit = {name for name in rest if _word(name) in roles or LATER.fullmatch(_word(name)) or NUMBERED.fullmatch(_word(name))}
     fit = [name for name in rest if name not in unfit and numeric(frame[name])]
     if not fit:
