@@ -478,8 +478,8 @@ def test_a_log_without_a_row_is_called_empty(tmp_path: Path, name: str) -> None:
 def test_other_files_are_refused_and_a_missing_one_is_not_a_data_error(tmp_path: Path) -> None:
     data = Dataset.from_arrays(**columns())
     for action in (data.save, Dataset.load):
-        with pytest.raises(DataError, match=r"log\.csv: unknown file type '\.csv'\. Fix: .*\.npz"):
-            action(tmp_path / "log.csv")
+        with pytest.raises(DataError, match=r"log\.txt: unknown file type '\.txt'\. Fix: .*\.npz"):
+            action(tmp_path / "log.txt")
     (tmp_path / "text.npz").write_text("not a zip")
     with pytest.raises(DataError, match="cannot be read"):
         Dataset.load(tmp_path / "text.npz")

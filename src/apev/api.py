@@ -29,6 +29,7 @@ from apev.loop import Evaluator, Schedule
 from apev.loop import run as run_training
 from apev.policy import Policy, load
 from apev.terminal import markup
+from apev.trackers import Tracker, tracker_of
 from apev.worlds import NO_KIND, Kinds
 from apev.worlds import kinds as find_kinds
 from apev.worlds.files import KINDS
@@ -79,6 +80,7 @@ def train(
     base: str | None = None,
     kinds: int | Sequence[int] | None = None,
     config: Any = None,
+    track: str | Tracker | None = None,
     console: Console | None = None,
     extras: Extras | None = None,
     **settings: Any,
@@ -101,9 +103,11 @@ def train(
     kinds: how many kinds of contexts the log holds, where that is known (1: do not look), or the kind of each context, by its
         number; None finds out. Where there are several, "ape-v" has a member for each.
     config: a whole configuration of an agent, instead of an algorithm and its settings.
+    track: who is told of the metrics as training goes on: "tensorboard", "wandb", "trackio", or a `apev.trackers.Tracker`.
     settings: any field of the agent's configuration: members=5, gamma=0.98, lr=3e-4, ...
     """
     extras, console = extras or Extras(), console or Console(stderr=True, highlight=False)
+    tracker = tracker_of(track)
     log = data if isinstance(data, Dataset) else Dataset.load(data)
     looks = config is None and extras.sampler is None
     if config is None:
@@ -165,6 +169,7 @@ def train(
             logged=logged_return(log),
             title=extras.title or algorithm,
             console=console,
+            tracker=tracker,
         )
         return load(folder, device=device, seed=seed)
 

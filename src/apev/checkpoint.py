@@ -26,6 +26,7 @@ from apev.files import FileError, brief, parse_json, read_tensors, reading, tens
 
 LATEST = "checkpoints/latest.safetensors"  # of a run folder
 MOST_LAYERS = 64  # entries of a setting that is a list
+SELDOM = ("action_names", "observation_names", "masked")  # of a layout: stored where there is something to say
 SAVE_AGAIN = "copy it again, or save the policy again (`apev train --resume` does)"
 
 
@@ -120,7 +121,8 @@ def load_checkpoint(path: Path, agent: Agent, sampler: Source) -> Progress:
 def description(agent: Agent) -> dict[str, Any]:
     """All it takes to build this agent again, but its weights: plain values."""
     about = {"apev": apev.__version__, "agent": stored_name(agent)}
-    return about | {"config": asdict(agent.config), "layout": asdict(agent.layout)}
+    layout = {key: value for key, value in asdict(agent.layout).items() if value or key not in SELDOM}
+    return about | {"config": asdict(agent.config), "layout": layout}
 
 
 def build(about: dict[str, Any], file: Path, weights: Path) -> Agent:
@@ -240,4 +242,23 @@ def layout_from_json(stored: dict[str, Any]) -> Layout:
     keys = [key for key, _ in vectors] + ([] if picture is None else [picture])
     if not keys or len(keys) != len(set(keys)) or (stored["bare"] and keys != ["observation"]):
         raise ValueError(f"its observations are {keys!r:.80}")
-    return Layout(vectors, stored["picture"], shape and tuple(shape), stored["num_actions"], bool(stored["bare"]), low, high)
+    return Layout(
+        vectors,
+        stored["picture"],
+        shape and tuple(shape),
+        stored["num_actions"],
+        bool(stored["bare"]),
+        low,
+        high,
+        _names(stored, "action_names", stored["num_actions"]),
+        _names(stored, "observation_names", sum(width for _, width in vectors)),
+        bool(stored.get("masked", False)),
+    )
+
+
+def _names(stored: dict[str, Any], key: str, count: int) -> tuple[str, ...]:
+    """The names that a file has, one for each of `count`, or none."""
+    names = tuple(stored.get(key, ()))
+    if names and (len(names) != count or not all(isinstance(name, str) for name in names)):
+        raise ValueError(f"its {key} are {names!r:.80}, not {count} names")
+    return names

@@ -19,6 +19,7 @@ from apev.data.scores import normalise, of_source
 from apev.data.source import named_environment, recover_environment
 from apev.envs.make import make as make_env
 from apev.files import write_lines
+from apev.notebook import html_table
 from apev.policy import Policy
 from apev.progress import progress_bar
 from apev.rollout import GymnasiumBatch, Rollout, check_fit, rollout
@@ -42,7 +43,7 @@ class Row:
     score: float | None = None  # normalised as D4RL does, where a reference is known
 
 
-@dataclass
+@dataclass(repr=False)
 class Evaluation:
     """The table, and every episode behind it."""
 
@@ -61,19 +62,38 @@ class Evaluation:
     def table(self) -> Table:
         """For a terminal."""
         shown = Table(title=markup(self.environment), box=box.SIMPLE, padding=(0, 1, 0, 0), header_style="bold")
-        optional = [name for name in ("length", "success", "score") if any(getattr(r, name) is not None for r in self.rows)]
-        shown.add_column("policy")
-        for name in ("return", "95% interval", *optional):
+        first, *others = self._columns()
+        shown.add_column(first)
+        for name in others:
             shown.add_column(name, justify="right", no_wrap=True)
-        for row in self.rows:
-            extra = [_number(getattr(row, name)) for name in optional]
-            shown.add_row(markup(row.name), _number(row.mean), f"{_number(row.low)} to {_number(row.high)}", *extra)
+        for name, *numbers in self._cells():
+            shown.add_row(markup(name), *numbers)
         return shown
+
+    def _columns(self) -> list[str]:
+        return ["policy", "return", "95% interval", *self._optional()]
+
+    def _optional(self) -> list[str]:
+        return [name for name in ("length", "success", "score") if any(getattr(row, name) is not None for row in self.rows)]
+
+    def _cells(self) -> list[list[str]]:
+        """The table as texts, row by row."""
+        return [
+            [row.name, _number(row.mean), f"{_number(row.low)} to {_number(row.high)}"]
+            + [_number(getattr(row, name)) for name in self._optional()]
+            for row in self.rows
+        ]
 
     def __str__(self) -> str:
         text = io.StringIO()
-        Console(file=text, width=100, color_system=None).print(self.table())
+        Console(file=text, width=100, color_system=None, force_jupyter=False).print(self.table())
         return text.getvalue().rstrip()
+
+    __repr__ = __str__  # every episode is too much to read
+
+    def _repr_html_(self) -> str:
+        """For a notebook."""
+        return html_table(self.environment, self._columns(), self._cells())
 
     @classmethod
     def of_records(cls, environment: str, records: list[dict[str, Any]], traces: dict[str, Any]) -> Evaluation:

@@ -60,6 +60,21 @@ def actions(value: Any, count: int, layout: Layout, device: torch.device, used: 
     return given.long()
 
 
+def masks(name: str, value: Any, count: int, layout: Layout, device: torch.device, free: Tensor | None = None) -> Tensor:
+    """Allowed actions, bool [n, A], at least one in every row; rows that are `free` may hold anything, and allow all."""
+    array, shape = _numbers(name, value), (count, layout.num_actions)
+    if array.shape != shape and not (count == 1 and array.shape == shape[1:]):
+        raise ValueError(f"{name} has shape {array.shape}, where {shape} is needed. Fix: True or False for each action.")
+    given = torch.as_tensor(array, device=device).reshape(shape)
+    if not bool(((given == 0) | (given == 1)).all()):
+        raise ValueError(f"{name} is {_shown(value)}. Fix: True or False for each action.")
+    allowed = given > 0 if free is None else (given > 0) | free[:, None]
+    if not bool(allowed.any(1).all()):
+        row = int((~allowed.any(1)).int().argmax())
+        raise ValueError(f"{name} forbids every action (environment {row}). Fix: allow at least one.")
+    return allowed
+
+
 def observed(name: str, vector: Tensor, used: Tensor | None = None) -> Tensor:
     """Vectors [n, D] that are finite wherever they are used; other rows become 0."""
     if not len(vector):

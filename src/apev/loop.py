@@ -36,6 +36,7 @@ from apev.files import append_line, check_links, read_json, read_lines, reading,
 from apev.policy import Policy
 from apev.progress import progress_bar
 from apev.signals import Stop, Stopped, stop_on_signal
+from apev.trackers import Tracker, Watched, watched_by
 
 CALIBRATION_BATCH = 1024  # transitions; each may bring two pictures to encode
 
@@ -82,11 +83,12 @@ def run(
     logged: dict[str, Any] | None = None,
     title: str = "training",
     console: Console | None = None,
+    tracker: Tracker | None = None,
 ) -> Path:
     """Train `agent` to the end of the schedule; returns the run folder.
 
     `held_out` samples contexts that no member trains on: the belief filter's scales are measured there at the end.
-    `logged` says what the log's episodes returned, and goes with the policy.
+    `logged` says what the log's episodes returned, and goes with the policy. `tracker` is told of every line of metrics.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,8 +112,9 @@ def run(
         elif checkpoint.exists() or (folder / "metrics.jsonl").exists():
             raise FileExistsError(f"{folder} already holds a run. Fix: pass --resume to go on with it, or name another folder.")
         write_text(folder / "config.json", json.dumps(about, indent=1, default=str) + "\n")
-        with stop_on_signal() as stop, progress_bar(console) as bar:
-            training = Training(agent, sampler, folder, schedule, held_out, evaluator, progress, stop)
+        told = watched_by(tracker, folder, about, progress.update, console)
+        with told as watch, stop_on_signal() as stop, progress_bar(console) as bar:
+            training = Training(agent, sampler, folder, schedule, held_out, evaluator, progress, stop, watch)
             task = bar.add_task(title, total=schedule.updates, completed=progress.update)
             while not training.finished:
                 training.turn()
@@ -135,6 +138,7 @@ class Training:
     evaluator: Evaluator | None
     progress: Progress
     stop: Stop
+    watch: Watched
     recent: list[dict[str, Tensor]] = field(default_factory=list)  # metrics of updates not yet summed, on the device
 
     @property
@@ -172,7 +176,9 @@ class Training:
         last = progress.update == schedule.updates
         if progress.update % schedule.log_every == 0 or last:
             self.sum_up()
-            append_line(self.folder / "metrics.jsonl", progress.line())
+            line = progress.line()
+            append_line(self.folder / "metrics.jsonl", line)
+            self.watch.metrics(line)
         due = last or (schedule.eval_every > 0 and progress.update % schedule.eval_every == 0)
         progress.unseen = self.evaluator is not None and due
 
@@ -198,6 +204,7 @@ class Training:
             return
         for line in lines:
             append_line(self.folder / "curves.jsonl", {"update": self.progress.update} | line)
+            self.watch.curves(self.progress.update, line)
         self.progress.unseen = False
 
     def save(self) -> None:

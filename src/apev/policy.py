@@ -128,9 +128,23 @@ class Policy:
             for episode in rows.nonzero()[:, 0].tolist():
                 self._memory.forget(episode)
 
-    def act(self, obs: Any, deterministic: bool = True) -> Any:
-        """The action for what is seen now: an array for many environments; for one an int, or [A] where they are continuous."""
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """What the log calls the discrete actions 0, 1, ...: `policy.action_names[action]`; empty where it has no words."""
+        return self.agent.layout.action_names
+
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        """What the log calls the entries of the observation; empty where it has no words."""
+        return self.agent.layout.observation_names
+
+    def act(self, obs: Any, deterministic: bool = True, *, mask: Any = None) -> Any:
+        """The action for what is seen now: an array for many environments; for one an int, or [A] where they are continuous.
+
+        mask: bool [A], or [num_envs, A]: the discrete actions that may be chosen now; all unless given.
+        """
         seen, single = self._read(obs)
+        seen = seen if mask is None else replace(seen, allowed=self._allowed("mask", mask, len(seen.vector)))
         inputs.observed("the observation", seen.vector)
         state = self.state
         if len(state.log_belief) != len(seen.vector):
@@ -161,11 +175,14 @@ class Policy:
             return actions
         return actions[0] if self.agent.layout.action_dim else int(actions[0])
 
-    def observe(self, reward: Any, next_obs: Any, terminated: Any, *, action: Any = None, active: Any = None) -> None:
+    def observe(
+        self, reward: Any, next_obs: Any, terminated: Any, *, action: Any = None, active: Any = None, mask: Any = None
+    ) -> None:
         """Take in what the last action led to, once.
 
         `action` is what was really executed, where a safety layer replaced ours. Rows where `active` is False are left alone,
-        and so are those that were reset since. A step that is refused leaves the belief as it was.
+        and so are those that were reset since. `mask` says which actions may be taken in `next_obs`, as for `act`. A step that
+        is refused leaves the belief as it was.
         """
         state = self.state
         if state.obs is None or state.action is None:
@@ -180,6 +197,9 @@ class Policy:
         after, _ = self._read(next_obs)
         if len(after.vector) != count:
             raise ValueError(f"next_obs has {len(after.vector)} entries for {count} environments.")
+        if mask is not None:  # where the episode is over or not looked at, nothing needs to be allowed
+            free = inputs.flags("terminated", terminated, count, device, used) | ~used
+            after = replace(after, allowed=self._allowed("mask", mask, count, free))
         step = Batch(
             obs=state.obs,
             action=state.action if action is None else inputs.actions(action, count, layout, device, used),
@@ -354,15 +374,23 @@ class Policy:
             return beliefs.one_hot(weights.argmax().expand(count), self.members)
         return beliefs.normalise(weights.clamp_min(1e-30).log()).expand(count, -1)
 
+    def _random_member(self, count: int) -> Tensor:
+        member = torch.randint(self.members, (count,), generator=self._rng)
+        return beliefs.one_hot(member.to(self.agent.device), self.members)
+
+    def _allowed(self, name: str, mask: Any, count: int, free: Tensor | None = None) -> Tensor:
+        """Masks [n, A] that allow something in every row, or everything in rows that are `free` of them."""
+        if self.remember:
+            raise ValueError("remember=True knows no masks. Fix: load the policy without it.")
+        if not self.agent.takes_masks or not self.agent.layout.num_actions:
+            raise ValueError("this agent takes no masks. Fix: leave mask out, or train ape-v, dqn, lcb, rem, cql, iql or bc.")
+        return inputs.masks(name, mask, count, self.agent.layout, self.agent.device, free)
+
     def _read(self, obs: Any) -> tuple[Observations, bool]:
         """Observations as the networks read them, and whether they were those of a single environment."""
         if isinstance(obs, Observations):
             return obs, False
         return inputs.read(obs, self.agent.layout, self.state.log_belief.device)
-
-    def _random_member(self, count: int) -> Tensor:
-        member = torch.randint(self.members, (count,), generator=self._rng)
-        return beliefs.one_hot(member.to(self.agent.device), self.members)
 
 
 def load(folder: str | Path, adapt: Adapt = "bayes", *, device: str = "cpu", seed: int = 0, remember: bool = False) -> Policy:

@@ -1,9 +1,10 @@
-"""How far a command has come: a bar in a terminal, a line a minute in a log file."""
+"""How far a command has come: a bar in a terminal or a notebook, a line a minute in a log file."""
 
 from __future__ import annotations
 
 import time
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -62,7 +63,7 @@ class Bars(Progress):
     def say(self, task_id: TaskID) -> None:
         """A line in a log."""
         now = time.monotonic()
-        if self.console.is_terminal or self.console.is_jupyter or now - self.said < LINE_EVERY:
+        if shows_bars(self.console) or now - self.said < LINE_EVERY:
             return
         self.said = now
         task = next(task for task in self.tasks if task.id == task_id)
@@ -74,13 +75,20 @@ class Bars(Progress):
         self.console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
+def shows_bars(console: Console) -> bool:
+    """Whether a bar can be drawn over and over: in a terminal, and in a notebook that has widgets."""
+    return bool(find_spec("ipywidgets")) if console.is_jupyter else console.is_terminal
+
+
 def progress_bar(console: Console | None = None) -> Bars:
     """The bar everything over five seconds shows: what, how far, how fast, how long still."""
+    console = console or Console(stderr=True)
     return Bars(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         RateColumn(),
         TimeRemainingColumn(),
-        console=console or Console(stderr=True),
+        console=console,
+        disable=console.is_jupyter and not shows_bars(console),  # rich would ask for ipywidgets, and draw nothing
     )

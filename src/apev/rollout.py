@@ -2,7 +2,8 @@
 
 Environments are stepped side by side; one that has ended stays frozen until all have. A batched environment offers
 `num_envs`, `reset() -> obs` and `step(actions) -> obs, reward, terminated, truncated, info` over arrays, and may offer
-`pictures` ([P, H, W, C]): then its picture observations are indices into that table and each is encoded once.
+`pictures` ([P, H, W, C]): then its picture observations are indices into that table and each is encoded once. It may offer
+`action_masks` ([n, A], what is allowed now; None: everything): a policy whose log had masks obeys them.
 """
 
 from __future__ import annotations
@@ -88,10 +89,10 @@ def rollout(
         result.observations.append(raw)
     steps = 0
     while active.any():
-        action = policy.act(obs, deterministic)
+        action = policy.act(obs, deterministic, mask=masks_of(env, policy, active))
         raw, reward, ended, cut, info = env.step(action)
         following = read(raw)
-        policy.observe(reward, following, ended, active=active)
+        policy.observe(reward, following, ended, active=active, mask=masks_of(env, policy, active & ~np.asarray(ended)))
         returns[active] += np.asarray(reward)[active]
         lengths[active] += 1
         recent[steps % STALL_WINDOW, active] = fingerprint(following, table is not None)[active]
@@ -113,6 +114,15 @@ def rollout(
     distinct = 1 + (np.diff(np.sort(recent, axis=0), axis=0) != 0).sum(axis=0)
     result.stalled |= ~success & ~terminated & (lengths >= STALL_WINDOW) & (distinct <= 2)
     return result
+
+
+def masks_of(env: Any, policy: Policy, active: np.ndarray) -> np.ndarray | None:
+    """Which actions may be taken now, [n, A], where the environment says so and the policy has learned with masks.
+
+    Episodes that are not `active` allow all: an environment may forbid everything where it has ended.
+    """
+    given = getattr(env, "action_masks", None) if policy.agent.layout.masked and not policy.remember else None
+    return None if given is None else np.asarray(given, dtype=bool) | ~active[:, None]
 
 
 def check_fit(policy: Policy, env: GymnasiumBatch, name: str) -> None:
@@ -172,7 +182,7 @@ class GymnasiumBatch:
     def reset(self) -> Any:
         """Start an episode in each; every call starts the same ones."""
         first = [env.reset(seed=self.seed + i) for i, env in enumerate(self.envs)]
-        self._last = [(obs, 0.0, False, False, {}) for obs, _ in first]
+        self._last = [(obs, 0.0, False, False, info) for obs, info in first]
         return self._stack()
 
     def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -189,6 +199,12 @@ class GymnasiumBatch:
         if all("success" in last[4] for last in self._last):
             info["success"] = np.array([last[4]["success"] for last in self._last])
         return self._stack(), rewards, ended_all, cut_all, info
+
+    @property
+    def action_masks(self) -> np.ndarray | None:
+        """[n, A]: `info["action_mask"]` of each, as Gymnasium's environments have it; None where one does not say."""
+        infos = [last[4] for last in self._last]
+        return np.stack([info["action_mask"] for info in infos]) if all("action_mask" in info for info in infos) else None
 
     def _stack(self) -> Any:
         observations = [last[0] for last in self._last]

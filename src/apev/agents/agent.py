@@ -70,6 +70,7 @@ class Agent(nn.Module, ABC):
 
     errs: ClassVar[bool] = True  # members make errors that a belief can follow
     weighs_rows: ClassVar[bool] = False  # it learns from rows by their importance, and tells a sampler how they went
+    takes_masks: ClassVar[bool] = False  # it knows actions that are not allowed everywhere
     takes_blocks: ClassVar[bool] = False  # each member may learn from rows of its own
     layout: Layout
     config: Any  # a frozen dataclass with gamma, lr and target_rate; a BeliefConfig too where there is a belief
@@ -105,6 +106,10 @@ class Agent(nn.Module, ABC):
             raise ValueError("this agent takes all rows alike, and the batch weighs them. Fix: Sampler, or an agent of C51.")
         if self.num_groups == 0:
             raise ValueError("this agent was built without num_groups. Fix: pass num_groups=dataset.num_groups to train it.")
+        if batch.obs.allowed is not None and not self.takes_masks:
+            raise ValueError(
+                "this agent knows no masks, and the log has action_masks. Fix: ape-v, dqn, lcb, rem, cql, iql or bc."
+            )
         if batch.blocks and not self.takes_blocks:
             raise ValueError("this agent's members learn from all rows, and the batch has a block for each. Fix: Sampler.")
 

@@ -22,6 +22,7 @@ from apev.worlds import Kinds
 from apev.worlds import kinds as find_kinds
 
 SHOWN = 10  # rows named for one defect
+SHOWN_APART = ("environment_spec", "notes", "action_names", "observation_names")  # of a source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class Info:
     """Show what a log holds: sizes, episodes, quantiles of the returns, ranges of the actions, normalised scores."""
 
     path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
-    """An .npz, a D4RL .hdf5, a .apev folder, or a Minari id or folder."""
+    """An .npz, a D4RL .hdf5, a .apev folder, a Minari id or folder, or a table (.csv, .parquet)."""
     json: bool = False
     """Print JSON instead of a table."""
     horizon: int | None = None
@@ -52,7 +53,7 @@ class KindsOf:
     """Say how many kinds of contexts a log holds, found without labels, and whether adapting can pay."""
 
     path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
-    """An .npz, a D4RL .hdf5, a .apev folder, or a Minari id or folder."""
+    """An .npz, a D4RL .hdf5, a .apev folder, a Minari id or folder, or a table (.csv, .parquet)."""
     most: int = 6
     """No more kinds than so many are looked for."""
     kinds: int | None = None
@@ -84,18 +85,13 @@ class KindsOf:
 
 def kinds_tables(found: Kinds) -> list[Table]:
     """What the verdict rests on, for a terminal."""
-    tried = Table("kinds", "gain a step (nats)", "share explained", title="predicting held-out contexts, against one kind")
-    for t in found.tried:
-        tried.add_row(str(t.kinds), f"{t.gain:+.3f} (error {t.error:.3f})", f"{max(t.share, 0):.1%}")
-    if found.models is None:
-        return [tried] if found.tried else []
-    columns = Table("column", "share of the evidence", title="what tells kinds apart")
-    for name, share in found.columns[:6]:
-        columns.add_row(markup(name), f"{share:.0%}")
-    certain = Table("belief says", "is right", "beliefs", title="how far to trust the belief")
-    for r in found.reliability:
-        certain.add_row(f"{r.stated:.0%}", f"{r.right:.0%}", f"{r.beliefs:,}")
-    return [tried, columns, certain]
+    shown = []
+    for title, header, rows in found.tables():
+        table = Table(*header, title=title)
+        for cells in rows:
+            table.add_row(*map(markup, cells))
+        shown.append(table)
+    return shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +99,7 @@ class Verify:
     """Check a log and list every defect with its column, rows and fix; the exit code is 1 if there is one."""
 
     path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
-    """An .npz, a D4RL .hdf5, a .apev folder, or a Minari id or folder."""
+    """An .npz, a D4RL .hdf5, a .apev folder, a Minari id or folder, or a table (.csv, .parquet)."""
     all_rows: bool = False
     """Name every bad row, not only the first ten of a defect."""
     horizon: int | None = None
@@ -130,7 +126,8 @@ class Verify:
 @dataclass(frozen=True, kw_only=True)
 class Convert:
     """Write a log in another format. Names decide: .npz, .hdf5 (D4RL), .apev (mapped, for data larger than memory), or a
-    Minari id such as pendulum/random-v0 (written under Minari's own root)."""
+    Minari id such as pendulum/random-v0 (written under Minari's own root). A table (.csv, .parquet) can be read too: the
+    options from --episode on say which column is what, and those that are not given are guessed from the names."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """What to read."""
@@ -140,16 +137,48 @@ class Convert:
     """Smaller .npz and .hdf5 files, which must then be read into memory."""
     horizon: int | None = None
     """Time limit in steps, for a D4RL file that marks no timeouts."""
+    episode: str | None = None
+    """Of a table: the column with the id of a row's episode."""
+    time: str | None = None
+    """Of a table: the column that rows of an episode are sorted by, numbers or dates."""
+    observations: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN ...")] = ()
+    """Of a table: what was seen before the action. Text becomes one-hot. Unless given, every column of numbers left over."""
+    action: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN ...")] = ()
+    """Of a table: what was done. Text and whole numbers are discrete; other numbers, and several columns, are continuous."""
+    continuous: bool = False
+    """Of a table: the action is an amount, even if all its numbers are whole."""
+    reward: str | None = None
+    """Of a table: the column of the reward."""
+    context: str | None = None
+    """Of a table: what stays the same through an episode and may come back in others, such as a machine."""
+    terminated: str | None = None
+    """Of a table: the flag that the world ended the episode; unless given, the last row of an episode is terminated."""
+    truncated: str | None = None
+    """Of a table: the flag that only a clock ended the episode."""
+    masks: Annotated[str | None, tyro.conf.arg(metavar="PREFIX")] = None
+    """Of a table: what the names of the flags begin with that say which actions were allowed: may_ for may_wait, may_go, ..."""
 
     def run(self) -> None:
         """Convert, and say what was written."""
-        io.convert(self.source, self.target, compress=self.compress, horizon=self.horizon)
+        io.convert(self.source, self.target, compress=self.compress, horizon=self.horizon, columns=self.columns())
         print(plain(f"wrote {self.target}: {io.load(self.target)!r}"))
+
+    def columns(self) -> dict[str, Any]:
+        """Which column of a table is what, as far as it was said."""
+        if self.continuous and not self.action:
+            raise ValueError("--continuous without a column. Fix: --action COLUMN.")
+        named = {
+            name: getattr(self, name) for name in ("episode", "time", "reward", "context", "terminated", "truncated", "masks")
+        }
+        named["observations"] = list(self.observations) or None
+        named["action"] = self.action[0] if len(self.action) == 1 and not self.continuous else list(self.action) or None
+        return {name: value for name, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Look at a log, check it, find its kinds of contexts, or change its format (NumPy, D4RL, Minari, or mapped folders)."""
+    """Look at a log, check it, find its kinds of contexts, or change its format (tables, NumPy, D4RL, Minari, or
+    mapped folders)."""
 
     action: Annotated[
         Annotated[Info, tyro.conf.subcommand("info")]
@@ -170,13 +199,18 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     lengths = np.bincount(dataset.episodes)
     facts["lengths"] = {"min": int(lengths.min()), "median": float(np.median(lengths)), "max": int(lengths.max())}
     facts["rewards"] = {"min": float(dataset.rewards.min()), "max": float(dataset.rewards.max())}
+    facts |= {key: dataset.source[key] for key in ("observation_names",) if key in dataset.source}
     if dataset.discrete:
-        facts["action_counts"] = np.bincount(dataset.actions, minlength=dataset.num_actions or 0).tolist()
+        counts = np.bincount(dataset.actions, minlength=dataset.num_actions or 0).tolist()
+        names = dataset.source.get("action_names")
+        facts["action_counts"] = counts if names is None else dict(zip(names, counts, strict=True))
     else:
         facts["action_ranges"] = [
             [float(low), float(high)]
             for low, high in zip(dataset.actions.min(axis=0), dataset.actions.max(axis=0), strict=True)
         ]
+    if dataset.action_masks is not None:
+        facts["action_masks"] = f"{dataset.action_masks.sum(axis=1).mean():.1f} of {dataset.num_actions} allowed on average"
     arrays = [*dataset.observations.values(), *(dataset.given_next or {}).values(), dataset.actions, dataset.rewards]
     facts["megabytes"] = round(sum(array.nbytes for array in arrays) / 1e6, 1)
     facts["in_memory"] = not dataset.mapped
@@ -185,7 +219,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         quantiles = np.quantile(points, [0, 0.25, 0.5, 0.75, 1]).tolist()
         facts["normalised_score"] = {"mean": float(points.mean())}
         facts["normalised_score"] |= dict(zip(("min", "q25", "median", "q75", "max"), quantiles, strict=True))
-    facts["source"] = {key: value for key, value in dataset.source.items() if key not in ("environment_spec", "notes")}
+    facts["source"] = {key: value for key, value in dataset.source.items() if key not in SHOWN_APART}
     facts["notes"] = defects.notes(dataset)
     return facts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -37,7 +37,7 @@ class Train(Machine):
 
     data: Annotated[Path, tyro.conf.arg(metavar="FILE")]
     """The log: an .npz with observations, actions, rewards, terminated, truncated (and next_observations if logged), a D4RL
-    .hdf5, a .apev folder, or a Minari id. `apev data` looks at it, checks it and converts it."""
+    .hdf5, a .apev folder, a Minari id, or a table (.csv, .parquet). `apev data` looks at it, checks it and converts it."""
     out: Path = Path("runs/train")
     """The run folder."""
     agent: Annotated[str, tyro.conf.arg(metavar="NAME", help_behavior_hint=algorithms)] = "ape-v"
@@ -75,6 +75,9 @@ class Train(Machine):
     """Compile the networks with torch.compile: a minute at the start, then faster updates on a GPU. Needs a C++ compiler."""
     fqe: bool = False
     """At the end, value the policy on the log by fitted Q evaluation: adapting, frozen, and the log itself (`apev fqe`)."""
+    log: Literal["tensorboard", "wandb", "trackio"] | None = None
+    """Send the metrics to a tracker too: TensorBoard's files in the run folder, Weights & Biases, or Trackio's dashboard. A run
+    that is resumed goes on there."""
     resume: bool = False
     """Go on from the last checkpoint in --out, bit for bit."""
 
@@ -105,6 +108,7 @@ class Train(Machine):
                 compile=self.compile,
                 base=self.base,
                 kinds=self.kinds,
+                track=self.log,
                 **settings,
             )
             print(f'trained: {out}  (policy = apev.load("{out}"))')

@@ -28,6 +28,7 @@ class Observations:
     pictures: Tensor | None = None  # [P, C, H, W] uint8
     picture: Tensor | None = None  # [B] int64, rows of `pictures`
     history: Tensor | None = None  # [B, M] what an agent keeps of the steps before, where it keeps something
+    allowed: Tensor | None = None  # [B, A] bool: the discrete actions that may be taken; None: all. At least one in each row
 
     def of_rows(self) -> Tensor | None:
         """[B, C, H, W]: the picture that each row shows; None where there are none."""
@@ -35,7 +36,8 @@ class Observations:
 
     def to(self, device: torch.device) -> Observations:
         """The same on another device."""
-        rest = (None if part is None else part.to(device) for part in (self.pictures, self.picture, self.history))
+        parts = (self.pictures, self.picture, self.history, self.allowed)
+        rest = (None if part is None else part.to(device) for part in parts)
         return Observations(self.vector.to(device), *rest)
 
 
@@ -67,11 +69,11 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device; both observations go on sharing their pictures."""
-        obs, after = self.obs.to(device), Observations(self.next_obs.vector, None, self.next_obs.picture).to(device)
+        obs, after = self.obs.to(device), replace(self.next_obs, pictures=None).to(device)
         rest = (self.action, self.reward, self.terminated, self.group)
         action, reward, terminated, group = (column.to(device) for column in rest)
         weight, returns = (None if column is None else column.to(device) for column in (self.weight, self.returns))
-        next_obs = Observations(after.vector, obs.pictures, after.picture)
+        next_obs = replace(after, pictures=obs.pictures)
         columns = (obs, action, reward, next_obs, terminated, group, weight, returns)
         beliefs = (None if b is None else b.to(device) for b in (self.log_belief, self.next_log_belief))
         return Batch(*columns, self.learned, self.shares_pictures, self.blocks, *beliefs)
@@ -88,6 +90,9 @@ class Layout:
     bare: bool = False  # observations are one array, not a dict
     action_low: tuple[float, ...] = ()  # bounds of continuous actions, one a dimension
     action_high: tuple[float, ...] = ()
+    action_names: tuple[str, ...] = ()  # of discrete actions 0, 1, ..., where the log has words for them
+    observation_names: tuple[str, ...] = ()  # of the entries of the joined vector, where the log has words for them
+    masked: bool = False  # the log says which actions were allowed
 
     @property
     def action_dim(self) -> int:
@@ -122,6 +127,9 @@ class Layout:
             action_low=low,
             action_high=high,
             bare=list(dataset.observations) == ["observation"],
+            action_names=_names(dataset, "action_names", dataset.num_actions or 0),
+            observation_names=_names(dataset, "observation_names", dataset.vector_dim),
+            masked=dataset.action_masks is not None,
         )
 
     def read(self, obs: Any, pictures: Tensor | None = None, device: torch.device | str = "cpu") -> Observations:
@@ -167,3 +175,9 @@ class Layout:
     def keys(self) -> list[str]:
         """Every key an observation must have."""
         return [key for key, _ in self.vectors] + ([self.picture] if self.picture else [])
+
+
+def _names(dataset: Dataset, key: str, count: int) -> tuple[str, ...]:
+    """The words that a log's source has for its actions or observations, one each; none where they do not fit."""
+    told = dataset.source.get(key)
+    return tuple(map(str, told)) if isinstance(told, list) and len(told) == count else ()

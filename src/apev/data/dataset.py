@@ -54,6 +54,8 @@ class Dataset:
     shared_pictures: bool  # every episode shows one picture throughout, so the picture is the context
     contexts: np.ndarray | None = None  # int64 [N]: the world behind a row, where the log says so
     source: dict[str, Any] = field(default_factory=dict)  # where it came from, as JSON: see `apev.data.source`
+    action_masks: np.ndarray | None = None  # bool [N, A]: the discrete actions that were allowed; None: all of them
+    given_next_masks: np.ndarray | None = None  # bool [N, A]: after the step, as logged; None: the following row's
     hidden: np.ndarray | None = None  # bool [N]: rows of mapped columns that `split` gave to the other part
 
     @classmethod
@@ -69,6 +71,8 @@ class Dataset:
         pictures: Mapping[str, ArrayLike] | None = None,
         episodes: ArrayLike | None = None,
         contexts: ArrayLike | None = None,
+        action_masks: ArrayLike | None = None,
+        next_action_masks: ArrayLike | None = None,
         num_actions: int | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> Dataset:
@@ -80,6 +84,8 @@ class Dataset:
         episodes: an integer id a row; None starts a new episode after each terminated or truncated row.
         contexts: an integer id a row of what stays the same throughout an episode and may come back in others (a day, a
             machine, a patient); None takes the picture where an episode shows one throughout, else the episode.
+        action_masks: bool [N, A], the discrete actions that were allowed in each row; None allows all.
+        next_action_masks: the same after the step; None takes the following row of the same episode.
         num_actions: how many discrete actions there are; None takes the highest in the log plus one.
         source: what is known of its origin: name, environment, ... (see `apev.data.source`); kept in files and splits.
 
@@ -99,6 +105,8 @@ class Dataset:
             flat["episodes"] = validate.as_column(episodes, "episodes")
         if contexts is not None:
             flat["contexts"] = validate.as_column(contexts, "contexts")
+        masks = {"action_masks": action_masks, "next_action_masks": next_action_masks}
+        flat |= {name: validate.as_column(value, name) for name, value in masks.items() if value is not None}
         validate.check_lengths(flat)
 
         if table_key is not None and table_key not in now:
@@ -116,6 +124,8 @@ class Dataset:
             for part, index in zip((now, after), indices, strict=False):
                 part[picture_key] = index
 
+        if num_actions is None:  # an action that was allowed is one, even if it was never taken
+            num_actions = validate.mask_width(flat.get("action_masks"))
         stored_actions, action_count = validate.discrete_or_continuous(flat["actions"], num_actions)
         ended = validate.flags(flat["terminated"], "terminated")
         cut = validate.flags(flat["truncated"], "truncated")
@@ -136,6 +146,8 @@ class Dataset:
             num_actions=action_count,
             shared_pictures=shared,
             contexts=validate.context_numbers(flat.get("contexts"), numbers),
+            action_masks=validate.action_masks(flat.get("action_masks"), stored_actions, action_count),
+            given_next_masks=validate.next_masks(flat.get("next_action_masks"), flat.get("action_masks"), ended),
             source=dict(source or {}),
         )
 
@@ -152,6 +164,7 @@ class Dataset:
         context: str | None = None,
         terminated: str | None = None,
         truncated: str | None = None,
+        masks: str | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> Dataset:
         """A pandas DataFrame with one row a step, in any order; the arguments name its columns. See `apev.data.formats.frame`.
@@ -160,6 +173,7 @@ class Dataset:
         action: text, categories or whole numbers are discrete; other numbers, and a list of columns, are continuous.
         context: what stays the same throughout an episode and may come back in others, such as a machine.
         terminated, truncated: flags; without them the last row of an episode is terminated.
+        masks: what the names of the flags begin with that say which actions were allowed: "may_" for may_wait, may_go, ...
         """
         from apev.data.formats import frame as frames
 
@@ -173,15 +187,20 @@ class Dataset:
             context=context,
             terminated=terminated,
             truncated=truncated,
+            masks=masks,
             source=source,
         )
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Dataset:
-        """Read an .npz, a D4RL .hdf5, a .apev folder, or a Minari data set (its folder or id); see `apev.data.formats.io`."""
+    def load(cls, path: str | os.PathLike[str], **columns: Any) -> Dataset:
+        """Read an .npz, a D4RL .hdf5, a .apev folder, a Minari data set (its folder or id), or a table (.csv, .parquet).
+
+        columns: which column of a table is what, as for `from_frame`; those not given are guessed from their names.
+        See `apev.data.formats.io`.
+        """
         from apev.data.formats import io
 
-        return io.load(path)
+        return io.load(path, columns=columns)
 
     @classmethod
     def example(cls, name: str) -> Dataset:
@@ -244,7 +263,18 @@ class Dataset:
     def usable(self) -> np.ndarray:
         """bool [N]: the rows one can learn from, i.e. those whose next observation is known or does not matter."""
         known = np.ones(len(self), dtype=bool) if self.given_next is not None else ~self._last | self.terminated
+        if self.action_masks is not None and self.given_next_masks is None:  # what may be done next must be known too
+            known = known & (~self._last | self.terminated)
         return known if self.hidden is None else known & ~self.hidden
+
+    @cached_property
+    def next_masks(self) -> np.ndarray | None:
+        """bool [N, A]: what is allowed after each row's step; everything where the world ended, as nothing follows."""
+        if self.action_masks is None:
+            return None
+        after = self.action_masks[self.next_rows] if self.given_next_masks is None else self.given_next_masks
+        allowed: np.ndarray = after | self.terminated[:, None]
+        return allowed
 
     @cached_property
     def next_observations(self) -> dict[str, np.ndarray]:
@@ -332,6 +362,8 @@ class Dataset:
             episodes=np.unique(self.episodes[keep], return_inverse=True)[1].astype(np.int64),
             given_next=None if following is None else {key: column[keep] for key, column in following.items()},
             contexts=None if self.contexts is None else self.contexts[keep],
+            action_masks=None if self.action_masks is None else self.action_masks[keep],
+            given_next_masks=None if self.given_next_masks is None else self.given_next_masks[keep],
             hidden=None,
         )
 
@@ -343,7 +375,9 @@ class Dataset:
         columns |= {f"next_observations/{key}": column for key, column in (self.given_next or {}).items()}
         columns |= {"actions": self.actions, "rewards": self.rewards, "terminated": self.terminated}
         columns |= {"truncated": self.truncated, "episodes": self.episodes}
-        columns |= {name: c for name, c in (("pictures", self.pictures), ("contexts", self.contexts)) if c is not None}
+        optional = {"pictures": self.pictures, "contexts": self.contexts}
+        optional |= {"action_masks": self.action_masks, "next_action_masks": self.given_next_masks}
+        columns |= {name: column for name, column in optional.items() if column is not None}
         for name, column in columns.items():
             found.update(f"{name} {column.dtype} {column.shape}".encode())
             for rows in validate.pieces(column):

@@ -99,6 +99,8 @@ def _check_of(name: str, columns: Columns, tables: dict[str, int]) -> Callable[[
         return lambda array: validate.flags(array, name)
     if name in ("episodes", "contexts"):
         return lambda array: array
+    if name in ("action_masks", "next_action_masks"):
+        return lambda array: validate.masks(array, name)
     return None
 
 
@@ -112,6 +114,11 @@ def _together(columns: Columns, checked: dict[str, np.ndarray], found: list[Data
         numbers = _attempt(partial(validate.episode_numbers, checked.get("episodes"), ended, cut), found)
         if numbers is not None and "contexts" in checked:
             _attempt(lambda: validate.context_numbers(checked["contexts"], numbers), found)
+    taken, allowed, after = (checked.get(name) for name in ("actions", "action_masks", "next_action_masks"))
+    if taken is not None and allowed is not None and taken.ndim == 1 and int(taken.max()) < allowed.shape[1]:
+        _attempt(lambda: validate.action_masks(allowed, taken, allowed.shape[1]), found)
+        if after is not None and ended is not None:
+            _attempt(lambda: validate.next_masks(after, allowed, ended), found)
     if not found:  # the rest has no rows to neutralise: shapes and keys that do not fit
         _attempt(columns.dataset, found)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -87,6 +88,9 @@ class Sampler:
         self._rewards = self._column(dataset.rewards)
         self._terminated = self._column(dataset.terminated)
         self._usable = self._column(dataset.usable)
+        self._allowed = self._next_allowed = None
+        if dataset.action_masks is not None and dataset.next_masks is not None:
+            self._allowed, self._next_allowed = self._column(dataset.action_masks), self._column(dataset.next_masks)
         self._group = self._column(dataset.group)
 
         self._pages = Pages([*dataset.observations.values(), *(dataset.given_next or {}).values(), dataset.actions])
@@ -217,6 +221,10 @@ class Sampler:
             group=self._group.index_select(0, rows),
             shares_pictures=shared,
         )
+        if self._allowed is not None and self._next_allowed is not None:
+            obs = replace(batch.obs, allowed=self._allowed.index_select(0, rows))
+            next_obs = replace(batch.next_obs, allowed=self._next_allowed.index_select(0, rows))
+            batch = replace(batch, obs=obs, next_obs=next_obs)
         return batch if self._home == self.device else batch.to(self.device)
 
     def _concatenated(self, columns: list[Tensor], rows: Tensor) -> Tensor:

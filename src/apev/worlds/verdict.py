@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from apev.data.dataset import Dataset
+from apev.notebook import html_table, html_words
 from apev.worlds.calibrate import Reliability, Speed, calibrate, speed, telling_columns
 from apev.worlds.find import NO_KIND, Found, Tried, find
 from apev.worlds.models import WorldModels
@@ -18,9 +19,10 @@ from apev.worlds.traces import Trace, traces
 
 TELLING = 0.05  # columns that bring less of the evidence are not named
 NAMED = 4
+MOST_COLUMNS = 6  # in the table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Kinds:
     """The kinds of contexts in a log, and what can be said of them."""
 
@@ -70,6 +72,24 @@ class Kinds:
 
     def __str__(self) -> str:
         return self.in_words()
+
+    __repr__ = __str__
+
+    def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
+        """What the verdict rests on, as (title, header, rows of text)."""
+        tried = [[str(t.kinds), f"{t.gain:+.3f} (error {t.error:.3f})", f"{max(t.share, 0):.1%}"] for t in self.tried]
+        header = ["kinds", "gain a step (nats)", "share explained"]
+        shown = [("predicting held-out contexts, against one kind", header, tried)] if tried else []
+        if self.models is not None:
+            told = [[name, f"{share:.0%}"] for name, share in self.columns[:MOST_COLUMNS]]
+            shown.append(("what tells kinds apart", ["column", "share of the evidence"], told))
+            trust = [[f"{r.stated:.0%}", f"{r.right:.0%}", f"{r.beliefs:,}"] for r in self.reliability]
+            shown.append(("how far to trust the belief", ["belief says", "is right", "beliefs"], trust))
+        return shown
+
+    def _repr_html_(self) -> str:
+        """For a notebook."""
+        return html_words(self.in_words()) + "".join(html_table(*table) for table in self.tables())
 
     def as_json(self) -> dict[str, Any]:
         """All of it but the models, as plain values."""

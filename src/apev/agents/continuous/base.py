@@ -27,7 +27,10 @@ class ContinuousAgent(Agent):
             raise ValueError("this agent needs continuous actions. Fix: give actions [N, A] of floats, or pick another agent.")
         if layout.picture is not None:
             raise ValueError(
-                f"this agent reads vectors, not the picture {layout.picture!r}. Fix: log features, or pick another agent."
+                f"this agent reads vectors, not the picture {layout.picture!r}: none learns continuous actions from pictures. "
+                "Fix: leave the picture out and log what it shows as numbers, such as poses or the features [N, D] of a "
+                "trained encoder; or number a few choices of the action, as integers [N]: ape-v, dqn, cql, iql and bc "
+                "learn those from pictures."
             )
         self.layout, self.config, self.members = layout, config, members
         self.measured = members

@@ -197,6 +197,7 @@ class QAgent(ValueAgent):
         likely   : G(a | s) >= support max_a' G(a' | s)          G = G_k for member k alone, sum_k b_k G_k under a belief b
     """
 
+    takes_masks = True
     limits_actions: ClassVar[bool] = True  # whether `support` means anything: there is a maximum over actions
     config: DQNConfig
     net: QEnsemble
@@ -229,8 +230,17 @@ class QAgent(ValueAgent):
 
     def preferences(self, features: Tensor | None, obs: Observations, belief: Tensor) -> Tensor:
         """[B, A]: what the policy prefers the largest of, -inf where the log hardly ever does that."""
-        log_clone = self.net.clone(of_rows(features, obs), obs.vector)
+        log_clone = self.chances(self.net, of_rows(features, obs), obs)
         return self.likely(super().preferences(features, obs, belief), log_clone, belief)
+
+    def chances(self, net: QEnsemble, features: Tensor | None, obs: Observations) -> Tensor | None:
+        """log G_k [K, B, A] among the allowed actions, -inf for others, from features [K, B, F]; None limits nothing."""
+        log_clone = net.clone(features, obs.vector)
+        if obs.allowed is None:
+            return log_clone
+        if log_clone is None:
+            log_clone = torch.zeros_like(obs.allowed, dtype=torch.float32).expand(self.members, -1, -1)
+        return permitted(log_clone, obs.allowed).log_softmax(-1)
 
     def likely(self, values: Tensor, log_clone: Tensor | None, belief: Tensor | None = None) -> Tensor:
         """Values with -inf for actions that are not likely by log G_k [K, B, A]; None leaves all.
@@ -242,12 +252,14 @@ class QAgent(ValueAgent):
             return values
         if belief is not None:
             log_clone = torch.einsum("bk,kba->ba", belief, log_clone.exp()).log()
+        if not self.config.support:  # only masks forbid
+            return values.masked_fill(log_clone == -torch.inf, -torch.inf)
         least = log_clone.amax(-1, keepdim=True) + math.log(self.config.support)
         return values.masked_fill(log_clone < least, -torch.inf)
 
     def with_cloning(self, loss: Tensor, features: Tensor | None, batch: Batch) -> Tensor:
         """The loss of each row [K, B], and the cloning head's where there is one."""
-        log_clone = self.net.clone(features, batch.obs.vector)
+        log_clone = self.chances(self.net, features, batch.obs) if self.config.support else None
         return loss if log_clone is None else loss - take(log_clone, batch.action)
 
     def encode_batch(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
@@ -267,6 +279,11 @@ class QAgent(ValueAgent):
 def of_rows(features: Tensor | None, obs: Observations) -> Tensor | None:
     """Features [K, B, F] of rows, from those [K, P, F] of the table of pictures."""
     return None if features is None else features[:, obs.picture]
+
+
+def permitted(values: Tensor, allowed: Tensor | None) -> Tensor:
+    """Values [..., B, A] with -inf for actions that are not allowed [B, A]; None allows all."""
+    return values if allowed is None else values.masked_fill(~allowed, -torch.inf)
 
 
 def take(q: Tensor, action: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from apev.agents.discrete.base import DQNConfig, QAgent, take
+from apev.agents.discrete.base import DQNConfig, QAgent, permitted, take
 from apev.data.batch import Batch
 
 
@@ -44,4 +44,6 @@ class DiscreteBC(QAgent):
         """One gradient step of maximum likelihood."""
         self.check_batch(batch)
         logits = self.net.plain(self.net.encode_rows(batch.obs, batch.shares_pictures), batch.obs.vector)  # [K, B, A]
-        return self.descend(-take(logits.log_softmax(-1), batch.action), self.trains_on[batch.group].T)
+        return self.descend(
+            -take(permitted(logits, batch.obs.allowed).log_softmax(-1), batch.action), self.trains_on[batch.group].T
+        )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from apev import belief as beliefs
-from apev.agents.discrete.base import DQNConfig, QAgent, of_rows, take
+from apev.agents.discrete.base import DQNConfig, QAgent, of_rows, permitted, take
 from apev.data.batch import Batch
 
 
@@ -32,7 +32,7 @@ class DQN(QAgent):
         belief = log_belief.exp()
         q = take(self.values(features, step.obs, belief), step.action)
         next_q = self.values(features, step.next_obs, belief)
-        log_clone = self.net.clone(of_rows(features, step.next_obs), step.next_obs.vector)
+        log_clone = self.chances(self.net, of_rows(features, step.next_obs), step.next_obs)
         return (q - self.backup(step, self.likely(next_q, log_clone).amax(-1))).T
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
@@ -43,9 +43,11 @@ class DQN(QAgent):
         q = self.net(features, batch.obs.vector, belief)  # [K, B, A]
         with torch.no_grad():
             next_q = self.target(next_features, batch.next_obs.vector, belief)
-            log_clone = self.target.clone(next_features, batch.next_obs.vector)
+            log_clone = self.chances(self.target, next_features, batch.next_obs)
             target_q = self.backup(batch, self.next_value(next_q, belief, log_clone))
-        loss = self.with_cloning(self.row_loss(q, batch.action, target_q, belief), features, batch)
+        loss = self.with_cloning(
+            self.row_loss(permitted(q, batch.obs.allowed), batch.action, target_q, belief), features, batch
+        )
         return self.descend(loss, self.trains_on[batch.group].T) | {"value": take(q.detach(), batch.action).mean()}
 
     def draw_belief(self, rows: int) -> Tensor:

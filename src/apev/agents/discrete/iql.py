@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apev.agents.discrete.base import DQNConfig, QAgent, of_rows, take
+from apev.agents.discrete.base import DQNConfig, QAgent, of_rows, permitted, take
 from apev.data.batch import Batch, Observations
 from apev.nn.qnets import QEnsemble
 
@@ -90,7 +90,7 @@ class DiscreteIQL(QAgent):
         weight = (c.beta * advantage.detach()).exp().clamp(max=c.max_weight)
         value_loss = torch.where(advantage < 0, 1 - c.expectile, c.expectile) * advantage.square()
         critic_loss = (take(q, batch.action) - target_q).square().sum(0)
-        actor_loss = -weight * take(logits.log_softmax(-1)[None], batch.action)[0]
+        actor_loss = -weight * take(permitted(logits, batch.obs.allowed).log_softmax(-1)[None], batch.action)[0]
         metrics = self.descend((value_loss + critic_loss + actor_loss)[None], self.trains_on[batch.group].T)
         parts = {"critic_loss": critic_loss / c.critics, "value_loss": value_loss, "actor_loss": actor_loss, "weight": weight}
         return metrics | {name: part.detach().mean() for name, part in parts.items()} | {"value": v.detach().mean()}

@@ -53,6 +53,7 @@ class DiscreteHistoryConfig(HistoryConfig):
 class HistoryAgent(Agent):
     """An algorithm that reads observations together with a history of the episode."""
 
+    takes_masks = True
     errs = False  # one member: there is no belief to follow
     algorithm: ClassVar[type[Agent]]  # the agent it is but for what it reads
     inner: Agent  # that agent, which knows vectors of width `input_dim`

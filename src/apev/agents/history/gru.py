@@ -77,11 +77,11 @@ class GRU(HistoryAgent):
     def recall(self, obs: Observations) -> Observations:
         """Observation and state in one vector."""
         history = obs.history if obs.history is not None else self.start_history(len(obs.vector))
-        return self.join(obs.vector, self.remember(obs.vector, history))
+        return self.join(obs, self.remember(obs.vector, history))
 
-    def join(self, vector: Tensor, state: Tensor) -> Observations:
+    def join(self, obs: Observations, state: Tensor) -> Observations:
         """What the algorithm reads."""
-        return Observations(torch.cat([self.read_vector(vector), state], -1))
+        return Observations(torch.cat([self.read_vector(obs.vector), state], -1), allowed=obs.allowed)
 
     def check_batch(self, batch: Batch) -> None:
         """As for every history, and it must be windows."""
@@ -96,13 +96,16 @@ class GRU(HistoryAgent):
         before = there(past, self.read_outcome(past.action, past.reward))[:, 0]
         x = torch.cat([self.read_vector(batch.obs.vector), before], -1)
         state = self.gru(x.unflatten(0, (-1, batch.window)))[0].flatten(0, 1)[rows]
-        action, reward, vector = batch.action[rows], batch.reward[rows], batch.obs.vector[rows]
-        next_obs = Observations(batch.next_obs.vector[rows])
+        action, reward = batch.action[rows], batch.reward[rows]
+        obs, next_obs = (
+            Observations(seen.vector[rows], allowed=None if seen.allowed is None else seen.allowed[rows])
+            for seen in (batch.obs, batch.next_obs)
+        )
         if self.looks_ahead:
             with torch.no_grad():
                 next_obs = self.recall(replace(next_obs, history=torch.cat([state, self.read_outcome(action, reward)], -1)))
         return Batch(
-            obs=self.join(vector, state),
+            obs=self.join(obs, state),
             action=action,
             reward=reward / self.reward_deviation,
             next_obs=next_obs,

@@ -71,7 +71,7 @@ class Stacked(HistoryAgent):
     def recall(self, obs: Observations) -> Observations:
         """Observation and steps in one vector."""
         history = obs.history if obs.history is not None else self.start_history(len(obs.vector))
-        return Observations(torch.cat([self.read_vector(obs.vector), history], -1))
+        return Observations(torch.cat([self.read_vector(obs.vector), history], -1), allowed=obs.allowed)
 
     def recall_past(self, batch: HistoryBatch) -> Batch:
         """Every row, with the steps before it as its history."""

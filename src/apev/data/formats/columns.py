@@ -1,7 +1,7 @@
 """The columns of a log under one set of names, whichever file they come from.
 
     observations/<key> or observations   actions   rewards   terminated   truncated
-    optional: next_observations[/<key>], pictures/<key>, episodes, contexts, num_actions
+    optional: next_observations[/<key>], pictures/<key>, episodes, contexts, num_actions, action_masks, next_action_masks
 
 A dot works in place of the slash. D4RL's `terminals` and `timeouts` are read as `terminated` and `truncated`.
 """
@@ -26,7 +26,7 @@ FORMAT = "apev.dataset"
 VERSION = 1
 HEADER = "apev_header"
 REQUIRED = ("observations", "actions", "rewards", "terminated", "truncated")
-OPTIONAL = ("next_observations", "pictures", "episodes", "contexts")
+OPTIONAL = ("next_observations", "pictures", "episodes", "contexts", "action_masks", "next_action_masks")
 D4RL_NAMES = {"terminated": "terminals", "truncated": "timeouts"}
 # An optional column under a wrong name would be ignored in silence, so the likely ones are refused.
 MISNAMED = {
@@ -38,6 +38,8 @@ MISNAMED = {
     "context": "contexts",
     "context_id": "contexts",
     "picture": "pictures",
+    "action_mask": "action_masks",
+    "next_action_mask": "next_action_masks",
 }
 
 
@@ -62,7 +64,7 @@ class Columns:
         yield from self._missing()
         for name in self.arrays:
             head = re.split(r"[/.]", name, maxsplit=1)[0]
-            if name != head and head in (*REQUIRED[1:], "episodes", "contexts"):
+            if name != head and head in (*REQUIRED[1:], *OPTIONAL[2:]):
                 yield DataError(name, f"{head} is one column, without keys", f"call it {head}")
         for name in ("observations", "next_observations"):
             keyed = self.keyed(name)
@@ -131,6 +133,8 @@ class Columns:
             pictures=self.keyed("pictures") if self.has("pictures") else None,
             episodes=arrays.get("episodes"),
             contexts=arrays.get("contexts"),
+            action_masks=arrays.get("action_masks"),
+            next_action_masks=arrays.get("next_action_masks"),
             num_actions=self.num_actions,
             source=self.source,
         )
@@ -175,8 +179,12 @@ def entries(dataset: Dataset) -> dict[str, np.ndarray]:
         named[f"pictures/{dataset.picture_key}"] = dataset.pictures
     for name in ("actions", "rewards", "terminated", "truncated", "episodes"):
         named[name] = getattr(dataset, name)
-    if dataset.contexts is not None:
-        named["contexts"] = dataset.contexts
+    optional = {
+        "contexts": dataset.contexts,
+        "action_masks": dataset.action_masks,
+        "next_action_masks": dataset.given_next_masks,
+    }
+    named |= {name: column for name, column in optional.items() if column is not None}
     return named
 
 

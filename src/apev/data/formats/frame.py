@@ -44,6 +44,7 @@ def read(
     context: str | None = None,
     terminated: str | None = None,
     truncated: str | None = None,
+    masks: str | None = None,
     source: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """See `Dataset.from_frame`."""
@@ -52,8 +53,12 @@ def read(
     for name, columns in (("observations", seen), ("action", acts)):
         if not columns or len(set(columns)) < len(columns):
             raise DataError(name, f"names the columns {columns}", "at least one, and none twice")
+    allowed = {} if masks is None else mask_columns([str(name) for name in frame.columns], masks)
     flags = {"terminated": terminated, "truncated": truncated}
-    _check_columns(frame, [episode, time, *seen, *acts, reward, *(c for c in (context, *flags.values()) if c is not None)])
+    _check_columns(
+        frame,
+        [episode, time, *seen, *acts, reward, *allowed.values(), *(c for c in (context, *flags.values()) if c is not None)],
+    )
     late = [name for name in seen if name in (*acts, reward, terminated, truncated)]
     if late:
         problem = "is an observation, but is only known after the action"
@@ -71,8 +76,12 @@ def read(
     vectors, names = zip(*(_inputs(frame[name]) for name in seen), strict=True)
     about = dict(source or {}) | {"observation_names": [name for part in names for name in part]}
     actions, labels = _one_action(frame[action]) if isinstance(action, str) else (_several_actions(frame, acts), None)
+    if allowed:
+        actions, labels = _with_allowed(actions, labels, list(allowed), str(masks))
     if labels is not None:
         about["action_names"] = labels
+    order_of_masks = labels or [str(i) for i in range(len(allowed))]
+    mask = np.stack([_numbers(frame[allowed[name]]) for name in order_of_masks], axis=1)[order] if allowed else None
     last = np.append(np.diff(ids) != 0, True)
     given = {name: _numbers(frame[column])[order] for name, column in flags.items() if column is not None}
     ended = given.get("terminated", last & (given.get("truncated", ~last) == 0))
@@ -87,6 +96,7 @@ def read(
             cut,
             episodes=ids,
             contexts=contexts,
+            action_masks=mask,
             num_actions=None if labels is None else len(labels),
             source=about,
         )
@@ -94,6 +104,29 @@ def read(
         theirs = {"actions": acts[0], "rewards": reward, "episodes": episode, "contexts": context} | flags
         rows = None if error.rows is None else np.sort(order[error.rows])
         raise DataError(theirs.get(error.column) or error.column, error.problem, error.fix, rows=rows) from None
+
+
+def mask_columns(there: Sequence[str], prefix: str) -> dict[str, str]:
+    """{action: column} of the columns whose names begin with a prefix and end with an action."""
+    found = {name[len(prefix) :]: name for name in there if name.startswith(prefix) and name != prefix}
+    if not found:
+        raise DataError("masks", f"no column begins with {prefix!r}; there are {list(there)!s:.300}", "name one flag an action")
+    return found
+
+
+def _with_allowed(actions: np.ndarray, labels: list[str] | None, named: list[str], prefix: str) -> tuple[np.ndarray, Any]:
+    """(actions, their names) with those among them that have a mask but were never taken."""
+    if actions.ndim > 1:
+        raise DataError("masks", "are given, but the action is continuous", "leave them out")
+    if labels is None:
+        if {str(i) for i in range(max(len(named), int(actions.max()) + 1))} != set(named):
+            raise DataError("masks", f"are of the actions {named!s:.200}", f"one for each: {prefix}0, {prefix}1, ...")
+        return actions, None
+    lost = [name for name in labels if name not in named]
+    if lost:
+        raise DataError("masks", f"the action {lost[0]!r} has none", f"add the column {prefix}{lost[0]}")
+    every = [*labels, *sorted(set(named) - set(labels))]
+    return actions, every
 
 
 def _check_columns(frame: Any, names: list[str]) -> None:
@@ -192,7 +225,7 @@ def _one_action(column: Any) -> tuple[np.ndarray, list[str] | None]:
     if numbers.dtype.kind == "i":
         return numbers, None
     if (numbers == np.round(numbers)).all():
-        fix = f"frame[{column.name!r}].astype(int) if they number choices, action=[{column.name!r}] if they are amounts"
+        fix = f"frame[{column.name!r}].astype(int) if they number choices, action=[{column.name!r}] (--continuous) if amounts"
         raise DataError(str(column.name), "are floating-point numbers, all of them whole", fix)
     return numbers[:, None], None
 

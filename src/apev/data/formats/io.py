@@ -4,6 +4,7 @@
     halfcheetah_medium-v2.hdf5  D4RL's layout (.h5 too)          apev.data.formats.hdf5
     log.apev                    a folder of mapped columns       apev.data.formats.folder
     mujoco/hopper/expert-v0     a Minari id, or its folder       apev.data.formats.minari
+    log.csv, log.parquet        a table, one row a step          apev.data.formats.table (read only)
 
 The names of the columns are in `apev.data.formats.columns`.
 """
@@ -12,16 +13,17 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from apev.data.dataset import Dataset
-from apev.data.formats import folder, hdf5, npz
+from apev.data.formats import folder, hdf5, npz, table
 from apev.data.formats import minari as minari_files
-from apev.data.formats.columns import Columns
+from apev.data.formats.columns import Columns, entries
 from apev.data.validate import DataError
 
-Kind = Literal["npz", "hdf5", "folder", "minari"]
+Kind = Literal["npz", "hdf5", "folder", "minari", "table"]
 
 
 def kind_of(path: str | os.PathLike[str], *, reading: bool = True) -> Kind:
@@ -34,15 +36,25 @@ def kind_of(path: str | os.PathLike[str], *, reading: bool = True) -> Kind:
         return "minari" if reading and file.exists() and hdf5.is_minari(file) else "hdf5"
     if suffix == ".apev":
         return "folder"
+    if suffix in table.SUFFIXES:
+        if reading:
+            return "table"
+        raise DataError(file.name, "tables are read, not written", "write .npz, .hdf5, .apev, or a Minari id")
     if minari_files.is_name(path):
         return "minari"
-    fix = "use .npz (np.savez makes such files), .hdf5 (D4RL), .apev, or a Minari id such as mujoco/hopper/expert-v0"
+    fix = (
+        "use .npz (np.savez makes such files), .hdf5 (D4RL), .apev, a table (.csv, .parquet), "
+        "or a Minari id such as mujoco/hopper/expert-v0"
+    )
     raise DataError(file.name, f"unknown file type {suffix or 'without extension'!r}", fix)
 
 
 def read(path: str | os.PathLike[str], *, horizon: int | None = None) -> Columns:
     """The columns as they were logged, before any check of the values."""
     kind = kind_of(path)
+    if kind == "table":
+        log = table.load(path)
+        return Columns(Path(path).name, entries(log), log.num_actions, log.source)
     if kind == "minari":
         return minari_files.read(path)
     if kind == "hdf5":
@@ -50,8 +62,17 @@ def read(path: str | os.PathLike[str], *, horizon: int | None = None) -> Columns
     return npz.read(Path(path)) if kind == "npz" else folder.read(Path(path))
 
 
-def load(path: str | os.PathLike[str], *, horizon: int | None = None) -> Dataset:
-    """Read and check a data set; `horizon` is the time limit, for D4RL files that do not mark timeouts."""
+def load(path: str | os.PathLike[str], *, horizon: int | None = None, columns: Mapping[str, Any] | None = None) -> Dataset:
+    """Read and check a data set.
+
+    horizon: the time limit, for D4RL files that do not mark timeouts.
+    columns: {"episode": "customer", ...}, which column of a table is what; see `apev.data.formats.table`.
+    """
+    if kind_of(path) == "table":
+        return table.load(path, table.Names.of(columns or {}))
+    if columns:
+        problem = f"has columns of its own, so that {', '.join(columns)} cannot be said"
+        raise DataError(Path(path).name, problem, "leave that out; only a .csv or .parquet needs it")
     return read(path, horizon=horizon).dataset()
 
 
@@ -76,11 +97,12 @@ def convert(
     *,
     compress: bool = False,
     horizon: int | None = None,
+    columns: Mapping[str, Any] | None = None,
 ) -> None:
     """Write `source` in the format that `target` says, after every check; HDF5 is never held in memory as a whole."""
     kind = kind_of(target, reading=False)
-    if kind_of(source) != "hdf5":
-        save(load(source, horizon=horizon), target, compress=compress)
+    if columns or kind_of(source) != "hdf5":
+        save(load(source, horizon=horizon, columns=columns), target, compress=compress)
         return
     beside = None if kind == "minari" else Path(target).absolute().parent
     with tempfile.TemporaryDirectory(dir=beside, prefix=".unpacked-") as unpack:

@@ -230,6 +230,8 @@ def write(dataset: Dataset, name: str) -> None:
         raise DataError(name, "is no Minari id", "name it like pendulum/random-v0")
     if dataset.pictures is not None:
         raise DataError("pictures", "Minari would store pictures as lossy JPEGs", "write .npz or .apev instead")
+    if dataset.action_masks is not None:
+        raise DataError("action_masks", "Minari has no column for masks", "write .npz, .hdf5 or .apev instead")
     minari = _package("to write Minari data sets")
     from minari.data_collector import EpisodeBuffer
 
