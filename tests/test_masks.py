@@ -89,7 +89,7 @@ def test_the_end_of_a_cut_episode_needs_its_next_mask_too() -> None:
 
 
 def broken(row: int, action: int | None) -> np.ndarray:
-    masks = columns()["action_masks"].copy()
+    masks: np.ndarray = columns()["action_masks"].copy()
     masks[row] = False if action is None else masks[row]
     if action is not None:
         masks[row, action] = False
@@ -291,10 +291,10 @@ def test_taxis_masks_are_understood(tmp_path: Path) -> None:
             after, reward, ended, cut, new = env.step(action)
             rows.append((obs, action, reward, ended, cut and not ended, after, info["action_mask"], new["action_mask"]))
             obs, info, over = after, new, ended or cut
-    seen, actions, rewards, ended, cut, after, now, then = (np.array(column) for column in zip(*rows, strict=True))
-    masks = {"action_masks": now, "next_action_masks": then}
-    about = {"environment": TAXI}
-    log = Dataset.from_arrays(seen, actions, rewards, ended, cut, next_observations=after, source=about, **masks)
+    names = ("observations", "actions", "rewards", "terminated", "truncated", "next_observations", "action_masks")
+    arrays = [np.array(column) for column in zip(*rows, strict=True)]
+    given: dict[str, Any] = dict(zip((*names, "next_action_masks"), arrays, strict=True))
+    log = Dataset.from_arrays(**given, source={"environment": TAXI})
     policy = apev.train(log, "cql", out=tmp_path / "run", updates=5, hidden=(8,), console=QUIET)
     found = apev.evaluate(apev.load(tmp_path / "run"), TAXI, episodes=2, console=QUIET)
     assert found.rows[0].length is not None
