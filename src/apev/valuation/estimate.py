@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -154,7 +155,7 @@ def models_of(
         return kinds.models if isinstance(kinds, Kinds) else None
     for policy in found.values():
         if policy.agent.worlds is not None and kinds in (None, policy.agent.worlds.kinds):
-            return policy.agent.worlds.cpu()
+            return copy.deepcopy(policy.agent.worlds).cpu()  # the policy's own stay where they are
     several = given.values() if isinstance(given, Mapping) else [given] if isinstance(given, str | os.PathLike) else given
     for run in several if kinds is None and not isinstance(several, Policy) else ():
         if isinstance(run, str | os.PathLike) and (Path(run) / KINDS).exists():

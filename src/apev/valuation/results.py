@@ -13,6 +13,7 @@ from rich.table import Table
 from apev.terminal import markup
 from apev.valuation.coverage import Coverage
 
+FEW = 8  # contexts or episodes, whose spread says little
 UNSETTLED = 0.5  # of an interval's half-width: solutions that differ by more have not settled
 
 
@@ -128,6 +129,8 @@ class Estimates:
                 f"Contexts show their kind too unsurely ({self.sure:.0%}) to value each by itself: if whoever logged knew it, "
                 "values are too high."
             )
+        if self.units < FEW:
+            told.append(f"There are {self.units} {self.resampled} to resample: intervals are narrower than they should be.")
         for row in self.ranked():
             name = f"{row.name}: " if len(self.rows) > 1 else ""
             if not row.coverage.trusted:
