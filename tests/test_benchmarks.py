@@ -90,3 +90,18 @@ def test_an_update_of_ape_v_stays_short_to_read() -> None:
     for name, part in found.items():
         assert (part["functions"], part["files"]) <= most[name], f"{name} takes more to follow: {part['read']}"
     assert found["ape-v on DQN"]["read"]["agents/discrete/apev.py"][0] == "APEV.update"
+
+
+def test_latency_times_what_it_names() -> None:
+    words = [sys.executable, str(BENCHMARKS / "latency.py"), "--work", "torch", "ape-v, 2 members, continuous"]
+    done = subprocess.run(words, input="1\n3\n", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer.keys() for answer in answers] == [{"act", "observe"}] * 2
+    assert all(0 < seconds < 1 for answer in answers for seconds in answer.values())
+
+
+def test_latency_names_a_senseless_option() -> None:
+    done = run("latency.py", "--rounds", "0")
+    assert done.returncode != 0
+    assert "--rounds 0 --calls 200. Fix" in done.stderr

@@ -8,7 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from apev.agents import APEVSAC, DQN, Agent, APEVSACConfig, DQNConfig
+from apev.data.batch import Layout
+from apev.policy import Policy
+from apev.rollout import GymnasiumBatch, rollout
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
+DEPLOY = EXAMPLES / "deploy_onnx.py"  # it needs files
 SMALL = {
     "own_log.py": {"updates": 20, "episodes": 2},
     "own_environment.py": {"updates": 20, "episodes": 2},
@@ -16,7 +22,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(set(EXAMPLES.glob("*.py")) - {DEPLOY}), ids=lambda path: path.name)
 def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = runpy.run_path(str(path))["main"](**SMALL[path.name])
     out = capsys.readouterr().out
@@ -25,3 +31,22 @@ def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert "belief" in out
     else:
         assert "the log" in out
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_exported_files_run_an_episode(continuous: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason="needs the extra: pip install 'apev[onnx]'")
+    layout = Layout((("observation", 4),), None, None, 2, True)
+    agent: Agent = DQN(layout, DQNConfig(members=3, hidden=(16,)))
+    if continuous:
+        box = Layout((("observation", 3),), None, None, 0, True, (-2.0,), (2.0,))
+        agent = APEVSAC(box, APEVSACConfig(critics=4, hidden=(16,)))
+    policy, env = Policy(agent), "Pendulum-v1" if continuous else "CartPole-v1"
+    policy.export(tmp_path)
+    total, belief = runpy.run_path(str(DEPLOY))["main"](str(tmp_path), env)
+    assert "belief" in capsys.readouterr().out
+    if not continuous:  # whose noise is another
+        ours = rollout(policy, GymnasiumBatch(env, 1), trace=True)
+        assert total == ours.returns[0]
+        np.testing.assert_allclose(belief, ours.beliefs[-1][0], atol=1e-5)

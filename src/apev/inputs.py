@@ -6,30 +6,44 @@ number is looked at when it comes in, and a step that is refused changes nothing
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from apev.data.batch import Layout
+from apev.data.batch import Layout, Observations
 
 LARGEST = 1e18  # squared, it is still a number that float32 can hold
 
 
+def read(obs: Any, layout: Layout, device: torch.device) -> tuple[Observations, bool]:
+    """Raw observations as the networks read them, and whether they were those of a single environment."""
+    key = layout.picture or layout.vectors[0][0]
+    if not layout.bare:
+        layout.check(obs)
+    shape = np.shape(obs if layout.bare else obs[key])
+    usual = len(layout.picture_shape or ()) if layout.picture else 1
+    number = not layout.picture and layout.vectors[0][1] == 1  # a column of single numbers: (), or [n] for many
+    single = shape == () or (len(shape) == usual and not (number and shape != (1,)))
+    if number and shape == ():
+        obs = np.reshape(obs, 1) if layout.bare else obs | {key: np.reshape(obs[key], 1)}
+    if single:
+        obs = np.asarray(obs)[None] if layout.bare else {k: np.asarray(v)[None] for k, v in obs.items()}
+    return layout.read(obs, device=device), single
+
+
 def column(name: str, value: Any, count: int, device: torch.device, used: Tensor | None = None) -> Tensor:
     """Finite numbers float32 [n], one an environment; rows that are not `used` may hold anything, and become 0."""
-    array = _array(name, value, count)
-    numbers = torch.as_tensor(array, device=device).float()
-    return _finite(name, numbers, used)
+    return torch.from_numpy(_column(name, value, count, used)).to(device)
 
 
 def flags(name: str, value: Any, count: int, device: torch.device, used: Tensor | None = None) -> Tensor:
     """True or False [n], one an environment; 0 and 1 are understood."""
-    numbers = column(name, value, count, device, used)
-    if not bool(((numbers == 0) | (numbers == 1)).all()):
+    numbers = _column(name, value, count, used)
+    if not ((numbers == 0) | (numbers == 1)).all():
         raise ValueError(f"{name} is {_shown(value)}. Fix: True or False, one an environment.")
-    return numbers > 0
+    return torch.from_numpy(numbers > 0).to(device)
 
 
 def actions(value: Any, count: int, layout: Layout, device: torch.device, used: Tensor | None = None) -> Tensor:
@@ -68,6 +82,18 @@ def observed(name: str, vector: Tensor, used: Tensor | None = None) -> Tensor:
     return _finite(name, vector, used)
 
 
+def _column(name: str, value: Any, count: int, used: Tensor | None) -> np.ndarray:
+    """Checked as an array: for a few numbers that is many times as quick as a tensor's."""
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+        numbers = _array(name, value, count).astype(np.float32)
+    if used is not None:
+        numbers = np.where(used.cpu().numpy(), numbers, np.float32(0))
+    sound = np.abs(numbers) <= LARGEST  # False for NaN too
+    if not sound.all():
+        _refuse(name, int((~sound).argmax()), count)
+    return numbers
+
+
 def _array(name: str, value: Any, count: int) -> np.ndarray:
     array = np.atleast_1d(_numbers(name, value))
     if array.ndim > 1:
@@ -87,16 +113,19 @@ def _numbers(name: str, value: Any) -> np.ndarray:
 
 def _finite(name: str, numbers: Tensor, used: Tensor | None) -> Tensor:
     if used is not None:
-        numbers = torch.where(used if numbers.ndim == 1 else used[:, None], numbers, 0)
+        numbers = torch.where(used[:, None], numbers, 0)
     sound = numbers.abs() <= LARGEST  # False for NaN too
     if not bool(sound.all()):
-        row = int((~sound).flatten(1).any(1).int().argmax() if sound.ndim > 1 else (~sound).int().argmax())
-        where = f" (environment {row})" if len(numbers) > 1 else ""
-        raise ValueError(
-            f"{name} holds a number that is NaN, infinite or beyond {LARGEST:g}{where}: a belief updated with it would be "
-            "lost. Fix: repair the reading, or leave the row out (active=)."
-        )
+        _refuse(name, int((~sound).flatten(1).any(1).int().argmax()), len(numbers))
     return numbers
+
+
+def _refuse(name: str, row: int, count: int) -> NoReturn:
+    where = f" (environment {row})" if count > 1 else ""
+    raise ValueError(
+        f"{name} holds a number that is NaN, infinite or beyond {LARGEST:g}{where}: a belief updated with it would be "
+        "lost. Fix: repair the reading, or leave the row out (active=)."
+    )
 
 
 def _shown(value: Any) -> str:

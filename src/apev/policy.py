@@ -374,10 +374,6 @@ class Policy:
             return beliefs.one_hot(weights.argmax().expand(count), self.members)
         return beliefs.normalise(weights.clamp_min(1e-30).log()).expand(count, -1)
 
-    def _random_member(self, count: int) -> Tensor:
-        member = torch.randint(self.members, (count,), generator=self._rng)
-        return beliefs.one_hot(member.to(self.agent.device), self.members)
-
     def _allowed(self, name: str, mask: Any, count: int, free: Tensor | None = None) -> Tensor:
         """Masks [n, A] that allow something in every row, or everything in rows that are `free` of them."""
         if self.remember:
@@ -390,19 +386,11 @@ class Policy:
         """Observations as the networks read them, and whether they were those of a single environment."""
         if isinstance(obs, Observations):
             return obs, False
-        layout = self.agent.layout
-        key = layout.picture or layout.vectors[0][0]
-        if not layout.bare:
-            layout.check(obs)
-        shape = np.shape(obs if layout.bare else obs[key])
-        usual = len(layout.picture_shape or ()) if layout.picture else 1
-        number = not layout.picture and layout.vectors[0][1] == 1  # a column of single numbers: (), or [n] for many
-        single = shape == () or (len(shape) == usual and not (number and shape != (1,)))
-        if number and shape == ():
-            obs = np.reshape(obs, 1) if layout.bare else obs | {key: np.reshape(obs[key], 1)}
-        if single:
-            obs = np.asarray(obs)[None] if layout.bare else {k: np.asarray(v)[None] for k, v in obs.items()}
-        return layout.read(obs, device=self.agent.device), single
+        return inputs.read(obs, self.agent.layout, self.state.log_belief.device)
+
+    def _random_member(self, count: int) -> Tensor:
+        member = torch.randint(self.members, (count,), generator=self._rng)
+        return beliefs.one_hot(member.to(self.agent.device), self.members)
 
 
 def load(folder: str | Path, adapt: Adapt = "bayes", *, device: str = "cpu", seed: int = 0, remember: bool = False) -> Policy:

@@ -25,7 +25,7 @@ import apev
 from apev.agents.registry import ALGORITHMS, stored_name, variants
 from apev.export.graphs import Act, Graph, Observe
 from apev.export.members import apart
-from apev.files import whole, write_json
+from apev.files import brief, whole, write_json
 from apev.policy import Policy
 from apev.progress import progress_bar
 
@@ -47,7 +47,11 @@ def export(policy: Policy, folder: str | Path, *, console: Console | None = None
         with progress_bar(console) as progress:
             task = progress.add_task("export", total=len(graphs))
             for name, graph in graphs.items():
-                made[name] = to_onnx(graph, about)
+                try:
+                    made[name] = to_onnx(graph, about)
+                except RuntimeError as error:  # torch's, of something that it cannot translate
+                    fix = "another version of torch and onnxscript, or other settings of the agent"
+                    raise ValueError(f"{name} of this agent cannot be written as ONNX ({brief(error)}). Fix: {fix}.") from error
                 compare(name, graph, made[name])
                 progress.advance(task)
     for name, content in made.items():
@@ -106,7 +110,9 @@ def describe(policy: Policy, graphs: dict[str, Graph]) -> dict[str, Any]:
         "adapt": policy.adapt if isinstance(policy.adapt, str) else list(policy.adapt),
         "adapts": observe.follows,
         "evidence": getattr(agent.config, "evidence", "td"),
+        "filter": {name: getattr(policy.filter, name) for name in ("likelihood", "temperature", "forgetting", "floor")},
         "members": policy.members,
+        "members_are_worlds": agent.worlds is not None,
         "belief": "log-weights: numpy.exp of them sums to 1",
         "start_belief": policy.start_belief(1)[0].tolist(),
         "start_history": [0.0] * observe.memory or None,
@@ -194,6 +200,6 @@ def compare(name: str, graph: Graph, content: bytes) -> None:
             same += np.isclose(one, other, rtol=NEAR, atol=NEAR).reshape(rows, -1).all(1).tolist()
     wrong = len(same) - sum(same)
     if wrong > (len(same) // 4 if name == "act" and graph.layout.num_actions else 0):
-        raise RuntimeError(
+        raise ValueError(
             f"{name}.onnx differs from Python in {wrong} of {len(same)} rows. Fix: another version of torch or onnxscript."
         )

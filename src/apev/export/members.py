@@ -41,66 +41,65 @@ class Chain:
 
 def apart(model: Any) -> None:
     """Write the networks of a model (onnx.ModelProto) member by member, in place."""
-    from onnx import helper, numpy_helper
+    from onnx import numpy_helper
 
     graph = model.graph
     held = {tensor.name: tensor for tensor in graph.initializer}
-    together: dict[tuple[Any, ...], list[Chain]] = {}
+    same: dict[tuple[Any, ...], list[Chain]] = {}
     for chain in chains(graph, held):
-        together.setdefault(chain.key, []).append(chain)
-    groups = [part for same in together.values() for part in independent(graph, same)]
-    new: list[Any] = []
+        same.setdefault(chain.key, []).append(chain)
+    groups = [group for alike in same.values() for group in independent(graph, alike)]
+    gone = {id(node) for group in groups for chain in group for node in chain.nodes}
+    nodes = [node for node in graph.node if id(node) not in gone]
     arrays: dict[str, np.ndarray] = {}
     for number, group in enumerate(groups):
-        name = f"net{number}"
-        first = group[0]
-        stacked = numpy_helper.to_array(held[first.nodes[0].input[1]])
-        members = len(stacked)
-        x = first.given
-        if len(group) > 1:
-            x = f"{name}.rows"
-            new.append(helper.make_node("Concat", [chain.given for chain in group], [x], axis=1))
-        ends = []
-        for k in range(members):
-            h = f"{name}.{k}"
-            arrays[f"member.{k}"] = np.array(k)
-            new.append(helper.make_node("Gather", [x, f"member.{k}"], [h], axis=0))
-            for place, node in enumerate(first.nodes):
-                out = f"{name}.{k}.{place}"
-                if node.op_type == "MatMul":
-                    weight, bias = node.input[1], first.nodes[place + 1].input[1]
-                    for stack in (weight, bias):
-                        arrays[f"{stack}.{k}"] = numpy_helper.to_array(held[stack])[k]
-                    new.append(helper.make_node("Gemm", [h, f"{weight}.{k}", f"{bias}.{k}"], [out]))
-                elif node.op_type == "Add":
-                    continue
-                else:
-                    copy = helper.make_node(node.op_type, [h, *node.input[1:]], [out])
-                    copy.attribute.extend(node.attribute)
-                    new.append(copy)
-                h = out
-            ends.append(h)
-        width = numpy_helper.to_array(held[first.nodes[-2].input[1]]).shape[2]
-        arrays[f"{name}.shape"] = np.array([members, -1, width])
-        new.append(helper.make_node("Concat", ends, [f"{name}.all"], axis=0))
-        whole = f"{name}.whole" if len(group) > 1 else first.result
-        new.append(helper.make_node("Reshape", [f"{name}.all", f"{name}.shape"], [whole]))
-        if len(group) > 1:
-            results = [chain.result for chain in group]
-            new.append(helper.make_node("Split", [whole], results, axis=1, num_outputs=len(group)))
-    gone = {id(node) for group in groups for chain in group for node in chain.nodes}
-    nodes = in_order([node for node in graph.node if id(node) not in gone] + new)
-    del graph.node[:]
-    graph.node.extend(nodes)
-    graph.initializer.extend(numpy_helper.from_array(a.copy(), name) for name, a in arrays.items())
-    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    kept = [tensor for tensor in graph.initializer if tensor.name in used]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
-    produced = {name for node in graph.node for name in node.output}
-    known = [value for value in graph.value_info if value.name in produced]
-    del graph.value_info[:]
-    graph.value_info.extend(known)
+        stacks = {name: numpy_helper.to_array(held[name]) for node in group[0].nodes for name in node.input if name in held}
+        nodes += rewritten(f"net{number}", group, stacks, arrays)
+    replace(graph.node, in_order(nodes))
+    graph.initializer.extend(numpy_helper.from_array(array.copy(), name) for name, array in arrays.items())
+    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    made = {name for node in graph.node for name in node.output}
+    replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in read])
+    replace(graph.value_info, [value for value in graph.value_info if value.name in made])
+
+
+def rewritten(name: str, group: list[Chain], stacks: dict[str, np.ndarray], arrays: dict[str, np.ndarray]) -> list[Any]:
+    """The nodes that stand for chains of the same network; what they read is added to `arrays`."""
+    from onnx import helper
+
+    first, several = group[0], len(group) > 1
+    members = len(stacks[first.nodes[0].input[1]])
+    x = f"{name}.rows" if several else first.given
+    nodes = [helper.make_node("Concat", [chain.given for chain in group], [x], axis=1)] if several else []
+    ends = []
+    for k in range(members):
+        h = f"{name}.{k}"
+        arrays[f"member.{k}"] = np.array(k)
+        nodes.append(helper.make_node("Gather", [x, f"member.{k}"], [h], axis=0))
+        for place, node in enumerate(first.nodes):
+            before, h = h, h if node.op_type == "Add" else f"{name}.{k}.{place}"  # Gemm adds
+            if node.op_type == "MatMul":
+                own = [node.input[1], first.nodes[place + 1].input[1]]  # weight and bias
+                arrays |= {f"{stack}.{k}": stacks[stack][k] for stack in own}
+                nodes.append(helper.make_node("Gemm", [before, *(f"{stack}.{k}" for stack in own)], [h]))
+            elif node.op_type in BETWEEN:
+                nodes.append(helper.make_node(node.op_type, [before, *node.input[1:]], [h]))
+                nodes[-1].attribute.extend(node.attribute)
+        ends.append(h)
+    whole = f"{name}.whole" if several else first.result
+    arrays[f"{name}.shape"] = np.array([members, -1, stacks[first.nodes[-2].input[1]].shape[2]])
+    nodes.append(helper.make_node("Concat", ends, [f"{name}.all"], axis=0))
+    nodes.append(helper.make_node("Reshape", [f"{name}.all", f"{name}.shape"], [whole]))
+    if several:
+        nodes.append(helper.make_node("Split", [whole], [chain.result for chain in group], axis=1, num_outputs=len(group)))
+    return nodes
+
+
+def replace(field_of: Any, values: list[Any]) -> None:
+    """Let a repeated field of a message hold these."""
+    kept = [*values]
+    del field_of[:]
+    field_of.extend(kept)
 
 
 def chains(graph: Any, held: dict[str, Any]) -> list[Chain]:
