@@ -135,7 +135,7 @@ def verdict(policy: Policy, log: Dataset, asked: Train, out: Path, seed: int, va
     if valued is not None:
         row = valued.rows[0]
         lines += valued.lines()
-        if not row.coverage.trusted:
+        if not row.trusted:
             advice.append("stay closer to the log (--agent iql, --agent bc)")
         elif row.over_log.high < 0:
             advice.append("the log itself does better: more updates, or --agent bc")

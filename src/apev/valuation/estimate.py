@@ -137,6 +137,7 @@ def fqe(
                     gain,
                     still_covered,
                     again.tolist(),
+                    policy.agent.start_history(1) is not None,
                 )
             )
     return estimates

@@ -42,6 +42,12 @@ class Estimate:
     gain: Interval | None = None  # value less that, from the same resamples
     frozen_coverage: Coverage | None = None
     resamples: list[float] = field(default_factory=list)  # the value in each resample
+    history: bool = False  # it keeps a history, and was valued with those of the log
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the number may be taken at its word."""
+        return self.coverage.trusted and not self.history
 
     @property
     def settled(self) -> bool:
@@ -62,6 +68,7 @@ class Estimate:
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         both = {"policy": self.name, "value": vars(self.value), "over_log": vars(self.over_log), "settled": self.settled}
+        both |= {"trusted": self.trusted, "history": self.history}
         both |= {"coverage": vars(self.coverage) | {"trusted": self.coverage.trusted, "told": self.coverage.in_words()}}
         if self.frozen is not None and self.gain is not None and self.frozen_coverage is not None:
             both |= {"frozen": vars(self.frozen), "gain": vars(self.gain), "frozen_coverage": vars(self.frozen_coverage)}
@@ -135,6 +142,8 @@ class Estimates:
             name = f"{row.name}: " if len(self.rows) > 1 else ""
             if not row.coverage.trusted:
                 told.append(f"{name}{row.coverage.in_words()}.")
+            if row.history:
+                told.append(f"{name}it was valued along the log's histories, and will meet others: do not trust this number.")
             if row.verdict:
                 told.append(f"{name}{row.verdict}.")
             if not row.settled:
