@@ -48,6 +48,11 @@ class Attempt:
     before: Score  # of one model for all
     after: Score
 
+    @property
+    def gain(self) -> float:
+        """A row; likelihoods alone would compare how hard the contexts are that each split holds out."""
+        return float((self.after.likelihood - self.before.likelihood).mean())
+
 
 def compare(tries: list[Attempt]) -> tuple[Tried, Tensor, Tensor]:
     """(how much better than one model for all, the gain of each held-out context, the share explained of each column)."""

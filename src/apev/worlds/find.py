@@ -28,7 +28,7 @@ from apev.data.dataset import Dataset
 from apev.progress import progress_bar
 from apev.worlds.choose import Attempt, Tried, compare, score, smallest_good
 from apev.worlds.models import WorldModels, out_of_fold, train
-from apev.worlds.regression import Sums, mixtures
+from apev.worlds.regression import Mixture, Sums, mixtures
 from apev.worlds.rows import Rows
 
 NO_KIND = -1
@@ -196,9 +196,14 @@ def try_numbers(
     ridge = RIDGE * f.square().mean(0) + 1e-6
     numbers = range(2, most + 1) if count is None else [count]
     attempts: dict[int, list[Attempt]] = {number: [] for number in numbers}
-    for held in splits(rows, generator):
-        start = min(max(2, int((~held).sum()) // 2), 2 * max(numbers))
-        sortings = mixtures(sums.only(~held), start, ridge, STARTS, generator)
+
+    def sorting(contexts: Tensor) -> dict[int, Mixture]:
+        start = min(max(2, int(contexts.sum()) // 2), 2 * max(numbers))
+        return mixtures(sums.only(contexts), start, ridge, STARTS, generator)
+
+    of_all = sorting(torch.ones(len(rows.sizes), dtype=torch.bool))
+    for held in splits(rows, of_all[min(max(of_all), max(numbers))].share.argmax(1), generator):
+        sortings = sorting(~held)
         learn = ~held[rows.context]
         for_all = torch.where(learn, 0, NO_KIND)
         begun = train(rows, for_all, 1, updates=updates("tried", rows), seed=seed, each=each)
@@ -224,18 +229,22 @@ def try_numbers(
     chosen = next(iter(found), None) if count is not None else smallest_good(found)
     if chosen is None:
         return told, None
-    return told, max(attempts[chosen], key=lambda attempt: float(attempt.after.likelihood.mean())).models
+    return told, max(attempts[chosen], key=lambda attempt: attempt.gain).models
 
 
-def splits(rows: Rows, generator: torch.Generator) -> list[Tensor]:
-    """[C] bool each: contexts to hold out. Where there are few, every context is held out once."""
+def splits(rows: Rows, kind: Tensor, generator: torch.Generator) -> list[Tensor]:
+    """[C] bool each: contexts to hold out. Where there are few, every context is held out once.
+
+    Contexts of each kind [C] of a first sorting are dealt to the folds in turn: a fold that held out most contexts of a kind
+    would leave too few to learn it from, and several kinds would seem to predict no better.
+    """
     long = (rows.sizes >= 4).nonzero()[:, 0]  # shorter ones have no steps after their first
     order = long[torch.randperm(len(long), generator=generator)]
-    parts = order.tensor_split(3)
+    order = order[kind[order].argsort(stable=True)]
     held = []
-    for part in parts if len(long) <= FEW_CONTEXTS else parts[:1]:
+    for fold in range(FOLDS if len(long) <= FEW_CONTEXTS else 1):
         held.append(torch.zeros(len(rows.sizes), dtype=torch.bool))
-        held[-1][part] = True
+        held[-1][order[fold::FOLDS]] = True
     return held
 
 
