@@ -18,7 +18,7 @@ from apev.data import Dataset
 from apev.envs.fleet.customers import customers_log, exact_values
 from apev.worlds.files import load as load_kinds
 from apev.worlds.files import save as save_kinds
-from apev.worlds.find import bounded
+from apev.worlds.find import bounded, splits
 from apev.worlds.regression import Sums, mixtures
 from apev.worlds.rows import Rows
 
@@ -257,3 +257,13 @@ def test_what_no_kind_explains_says_nothing_about_the_kind(fleet: tuple[Dataset,
     fits = torch.stack([0 * models.sigma, 100 * models.sigma])[:, None]
     told = models.evidence(fits, known)[:, 0]
     assert float(told[0] - told[1]) > 1.0
+
+
+def test_every_fold_leaves_each_kind_contexts_to_learn_from() -> None:
+    log, _ = pushers(contexts=40, rows=8, kinds=4)
+    kind = torch.arange(4).repeat_interleave(10)
+    for seed in range(5):
+        held = torch.stack(splits(Rows.of(log), kind, torch.Generator().manual_seed(seed)))  # [folds, C]
+        assert bool((held.sum(0) == 1).all())  # every context is held out once
+        of_kinds = torch.stack([held[:, kind == k].sum(1) for k in range(4)])
+        assert set(of_kinds.unique().tolist()) == {3, 4}
