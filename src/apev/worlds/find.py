@@ -26,7 +26,7 @@ from torch import Tensor
 
 from apev.data.dataset import Dataset
 from apev.progress import progress_bar
-from apev.worlds.choose import Attempt, Tried, compare, score, smallest_good
+from apev.worlds.choose import Attempt, Tried, better, compare, score, smallest_good
 from apev.worlds.models import WorldModels, out_of_fold, train
 from apev.worlds.regression import Mixture, Sums, mixtures
 from apev.worlds.rows import Rows
@@ -211,7 +211,7 @@ def try_numbers(
         # One model for all learns as long as the others, from where they begin too.
         pooled = train(rows, for_all, 1, updates=updates("tried", rows), seed=seed, start=shared, each=each)
         pooled.measure(pooled.errors(rows)[0][~learn], rows.known[~learn])
-        base = score(pooled, rows, held)
+        base = score(pooled, rows, held)[0]
         for number in numbers:
             kind = without_small(sortings[number].share.argmax(1), ~held) if number in sortings else None
             names = torch.zeros(0) if kind is None else kind[kind != NO_KIND].unique()
@@ -223,7 +223,8 @@ def try_numbers(
             models.sigma.copy_(pooled.sigma)
             models.columns.copy_(pooled.columns)
             if number in attempts:
-                attempts[number].append(Attempt(models, base, score(models, rows, held)))
+                after, untold = score(models, rows, held)
+                attempts[number].append(Attempt(models, better(base, untold), after))
     found = {number: compare(tries) for number, tries in attempts.items() if tries}
     told = tuple(result[0] for result in found.values())
     chosen = next(iter(found), None) if count is not None else smallest_good(found)
