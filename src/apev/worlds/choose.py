@@ -28,14 +28,14 @@ class Tried:
     """How well a number of kinds predicts held-out contexts after their first steps."""
 
     kinds: int
-    gain: float  # log-likelihood a row, less that of one model for all
+    gain: float  # log-likelihood a row, less that without knowing the kind
     error: float  # its standard error over held-out contexts
     contexts: int  # how many were held out
     share: float  # of the variance of the column that gains most
 
     @property
     def beyond_doubt(self) -> bool:
-        """Whether it predicts better than one model for all, surely, and by something that matters."""
+        """Whether knowing the kind predicts better, surely, and by something that matters."""
         if self.contexts < 2 or self.share < MATTERS:
             return False
         return self.gain > float(student.ppf(1 - DOUBT, self.contexts - 1)) * self.error
@@ -46,24 +46,32 @@ class Attempt:
     """A number of kinds, tried on one split of the contexts."""
 
     models: WorldModels
-    before: Score  # of what does not know the kind: see `better`
+    one: Score  # of one model for all: the same for every number of kinds
+    blind: Score  # of what does not know the kind, whichever predicts best: see `better`
     after: Score
 
     @property
     def gain(self) -> float:
         """A row; likelihoods alone would compare how hard the contexts are that each split holds out."""
-        return float((self.after.likelihood - self.before.likelihood).mean())
+        return float((self.after.likelihood - self.one.likelihood).mean())
 
 
 def compare(tries: list[Attempt]) -> tuple[Tried, Tensor, Tensor]:
-    """(how much better than one model for all, the gain of each held-out context, the share explained of each column)."""
-    gains = torch.cat([t.after.likelihood - t.before.likelihood for t in tries])
+    """(how much better than without knowing the kind; than one model for all: the gain of each held-out context, and the
+    share explained of each column, by which numbers of kinds are compared with each other)."""
+    gains = torch.cat([t.after.likelihood - t.blind.likelihood for t in tries])
     bounded_gains = winsorised(gains)
     error = float(bounded_gains.std() / len(gains) ** 0.5) if len(gains) > 1 else float("inf")
-    explained = torch.cat([(t.before.squares - t.after.squares) / t.before.total for t in tries])
+    share = float(torch.cat([explained(t.blind, t.after) for t in tries]).mean(0).max())
     kinds = sorted(t.models.kinds for t in tries)[len(tries) // 2]
-    shares = explained.mean(0)  # [O]
-    return Tried(kinds, float(bounded_gains.mean()), error, len(gains), float(shares.max())), gains, shares
+    over_one = torch.cat([t.after.likelihood - t.one.likelihood for t in tries])
+    shares = torch.cat([explained(t.one, t.after) for t in tries]).mean(0)  # [O]
+    return Tried(kinds, float(bounded_gains.mean()), error, len(gains), share), over_one, shares
+
+
+def explained(before: Score, after: Score) -> Tensor:
+    """[c, O]: the share of each column's variance that is explained after and was not before."""
+    return (before.squares - after.squares) / before.total
 
 
 def smallest_good(found: dict[int, tuple[Tried, Tensor, Tensor]]) -> int | None:
@@ -74,7 +82,7 @@ def smallest_good(found: dict[int, tuple[Tried, Tensor, Tensor]]) -> int | None:
     good = {number: result for number, result in found.items() if result[0].beyond_doubt}
     if not good:
         return None
-    best = max(good, key=lambda number: good[number][0].gain)
+    best = max(good, key=lambda number: float(winsorised(good[number][1]).mean()))
     for number in sorted(good):
         lost = winsorised(good[best][1] - good[number][1])
         unsure = float(lost.mean()) <= BETTER * float(lost.std() / len(lost) ** 0.5)

@@ -224,7 +224,7 @@ def try_numbers(
             models.columns.copy_(pooled.columns)
             if number in attempts:
                 after, untold = score(models, rows, held)
-                attempts[number].append(Attempt(models, better(base, untold), after))
+                attempts[number].append(Attempt(models, base, better(base, untold), after))
     found = {number: compare(tries) for number, tries in attempts.items() if tries}
     told = tuple(result[0] for result in found.values())
     chosen = next(iter(found), None) if count is not None else smallest_good(found)
