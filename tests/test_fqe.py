@@ -234,3 +234,12 @@ def test_the_benchmark_ends_with_its_rank_correlation(tmp_path: Path) -> None:
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer["worlds"]["customers"]["policies"] == 2
     assert (tmp_path / "customers.json").exists()
+
+
+def test_policies_with_a_history_are_not_to_be_trusted() -> None:
+    log = customers_log(30, seed=3)[0]
+    policy = apev.train(log, "bc-stacked", updates=3, console=QUIET)
+    found = apev.fqe({"stacked": policy, "blind": always(log, 0)}, log, updates=8, kinds=1, console=QUIET)
+    assert not found["stacked"].trusted
+    assert found["blind"].trusted
+    assert any(line.startswith("stacked: it was valued along the log's histories") for line in found.lines())

@@ -18,6 +18,7 @@ from apev.data import Dataset
 from apev.envs.fleet.customers import customers_log, exact_values
 from apev.worlds.files import load as load_kinds
 from apev.worlds.files import save as save_kinds
+from apev.worlds.find import bounded
 from apev.worlds.regression import Sums, mixtures
 from apev.worlds.rows import Rows
 
@@ -202,3 +203,57 @@ def test_customers_are_worth_what_the_best_policy_without_labels_earns() -> None
     assert policy.members == 3
     assert (table["adaptive"].mean - values.blind) / (values.adaptive - values.blind) > 0.85
     assert table["average"].mean < values.blind + 1
+
+
+def goals(contexts: int = 24, rows: int = 240, seed: int = 0) -> tuple[Dataset, np.ndarray]:
+    """Points that jump about a square and are rewarded near one of its four corners, which is hidden: no linear matter."""
+    rng = np.random.default_rng(seed)
+    corner = np.array([[0.6, 0.6], [-0.6, 0.6], [-0.6, -0.6], [0.6, -0.6]], dtype=np.float32)
+    kind = rng.permutation(np.arange(contexts) % 4)
+    obs = rng.uniform(-1, 1, size=(contexts * rows, 2)).astype(np.float32)
+    action = rng.uniform(-0.2, 0.2, size=obs.shape).astype(np.float32)
+    after = obs + action
+    near = np.linalg.norm(after - corner[kind.repeat(rows)], axis=1) < 0.35
+    last = np.tile(np.arange(rows) % 40 == 39, contexts)
+    log = Dataset.from_arrays(
+        obs,
+        action,
+        near.astype(np.float32),
+        np.zeros(len(obs), dtype=bool),
+        last,
+        next_observations=after,
+        contexts=np.arange(contexts).repeat(rows),
+        source={"action_low": [-0.2, -0.2], "action_high": [0.2, 0.2]},
+    )
+    return log, kind
+
+
+@pytest.mark.slow
+def test_kinds_that_differ_in_where_a_goal_is_are_found() -> None:
+    log, kind = goals()
+    found = apev.kinds(log, most=5, console=QUIET)
+    assert found.count == 4
+    shared = np.zeros((4, 4))
+    np.add.at(shared, (kind, found.kind), 1)
+    assert shared.max(1).sum() >= 0.95 * len(kind)
+
+
+def test_rare_rewards_are_not_cut_off() -> None:
+    rare = torch.zeros(400, 1)
+    rare[::20] = 2.0
+    assert float(bounded(rare).max()) > 1.0
+    usual = torch.randn(400, 1, generator=torch.Generator().manual_seed(0))
+    usual[0] = 1000.0
+    assert float(bounded(usual).max()) < 200.0
+
+
+def test_what_no_kind_explains_says_nothing_about_the_kind(fleet: tuple[Dataset, np.ndarray, apev.Kinds]) -> None:
+    models = fleet[2].models
+    assert models is not None
+    known = torch.ones(1, len(models.sigma), dtype=torch.bool)
+    lost = torch.stack([100 * models.sigma, 10_000 * models.sigma])[:, None]  # both kinds are far off, one a hundred times more
+    told = models.evidence(lost, known)[:, 0]
+    assert float((told[0] - told[1]).abs()) < 1e-3
+    fits = torch.stack([0 * models.sigma, 100 * models.sigma])[:, None]
+    told = models.evidence(fits, known)[:, 0]
+    assert float(told[0] - told[1]) > 1.0

@@ -19,7 +19,7 @@ from apev.terminal import markup
 from apev.valuation import Estimates, fqe
 
 BY_HEART = 2.0  # times as wrong on held-out rows as on others: the networks have learned their log by heart
-LOOKED_AT = 4096  # rows
+LOOKED_AT = 1024  # rows
 
 
 def algorithms(default: str) -> str:
@@ -86,6 +86,8 @@ class Train(Machine):
         self.use()
         log = Dataset.load(self.data)
         Console(stderr=True, highlight=False).print(markup(repr(log)))
+        if self.fqe and log.picture_key is not None:
+            raise ValueError("--fqe values policies that read vectors, and this log has pictures. Fix: leave --fqe out.")
         variant = find(self.agent, discrete=log.discrete, base=self.base)
         settings = parse_settings(variant.config, self.set)
         settings |= {name: value for name in ("members", "gamma") if (value := getattr(self, name)) is not None}
@@ -133,7 +135,7 @@ def verdict(policy: Policy, log: Dataset, asked: Train, out: Path, seed: int, va
     if valued is not None:
         row = valued.rows[0]
         lines += valued.lines()
-        if not row.coverage.trusted:
+        if not row.trusted:
             advice.append("stay closer to the log (--agent iql, --agent bc)")
         elif row.over_log.high < 0:
             advice.append("the log itself does better: more updates, or --agent bc")

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from apev.data import masks as checks
 from apev.data import validate
 from apev.data.describe import describe, in_words
 from apev.data.hold_out import held_out_rows
@@ -105,8 +106,8 @@ class Dataset:
             flat["episodes"] = validate.as_column(episodes, "episodes")
         if contexts is not None:
             flat["contexts"] = validate.as_column(contexts, "contexts")
-        masks = {"action_masks": action_masks, "next_action_masks": next_action_masks}
-        flat |= {name: validate.as_column(value, name) for name, value in masks.items() if value is not None}
+        limits = {"action_masks": action_masks, "next_action_masks": next_action_masks}
+        flat |= {name: validate.as_column(value, name) for name, value in limits.items() if value is not None}
         validate.check_lengths(flat)
 
         if table_key is not None and table_key not in now:
@@ -125,7 +126,7 @@ class Dataset:
                 part[picture_key] = index
 
         if num_actions is None:  # an action that was allowed is one, even if it was never taken
-            num_actions = validate.mask_width(flat.get("action_masks"))
+            num_actions = checks.mask_width(flat.get("action_masks"))
         stored_actions, action_count = validate.discrete_or_continuous(flat["actions"], num_actions)
         ended = validate.flags(flat["terminated"], "terminated")
         cut = validate.flags(flat["truncated"], "truncated")
@@ -146,8 +147,8 @@ class Dataset:
             num_actions=action_count,
             shared_pictures=shared,
             contexts=validate.context_numbers(flat.get("contexts"), numbers),
-            action_masks=validate.action_masks(flat.get("action_masks"), stored_actions, action_count),
-            given_next_masks=validate.next_masks(flat.get("next_action_masks"), flat.get("action_masks"), ended),
+            action_masks=checks.action_masks(flat.get("action_masks"), stored_actions, action_count),
+            given_next_masks=checks.next_masks(flat.get("next_action_masks"), flat.get("action_masks"), ended),
             source=dict(source or {}),
         )
 

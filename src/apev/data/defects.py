@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from apev.data import scores, validate
+from apev.data import masks, scores, validate
 from apev.data import source as sources
 from apev.data.dataset import Dataset
 from apev.data.formats.columns import Columns
@@ -100,7 +100,7 @@ def _check_of(name: str, columns: Columns, tables: dict[str, int]) -> Callable[[
     if name in ("episodes", "contexts"):
         return lambda array: array
     if name in ("action_masks", "next_action_masks"):
-        return lambda array: validate.masks(array, name)
+        return lambda array: masks.masks(array, name)
     return None
 
 
@@ -116,9 +116,9 @@ def _together(columns: Columns, checked: dict[str, np.ndarray], found: list[Data
             _attempt(lambda: validate.context_numbers(checked["contexts"], numbers), found)
     taken, allowed, after = (checked.get(name) for name in ("actions", "action_masks", "next_action_masks"))
     if taken is not None and allowed is not None and taken.ndim == 1 and int(taken.max()) < allowed.shape[1]:
-        _attempt(lambda: validate.action_masks(allowed, taken, allowed.shape[1]), found)
+        _attempt(lambda: masks.action_masks(allowed, taken, allowed.shape[1]), found)
         if after is not None and ended is not None:
-            _attempt(lambda: validate.next_masks(after, allowed, ended), found)
+            _attempt(lambda: masks.next_masks(after, allowed, ended), found)
     if not found:  # the rest has no rows to neutralise: shapes and keys that do not fit
         _attempt(columns.dataset, found)
 

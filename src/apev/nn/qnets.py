@@ -105,12 +105,17 @@ class QEnsemble(nn.Module):
         fixed = None if features is None else features.detach()
         return plain.detach() + (1 - own).unsqueeze(-1) * self.correction(self._inputs(fixed, vector, belief))
 
-    def clone(self, features: Tensor | None, vector: Tensor) -> Tensor | None:
-        """log G_k(a | s), what the log does: [K, B, A]; None where nobody learns it."""
+    def clone(self, features: Tensor | None, vector: Tensor, allowed: Tensor | None = None) -> Tensor | None:
+        """log G_k(a | s), what the log does: [K, B, A]; None where nobody learns it.
+
+        Given the actions that are `allowed` [B, A], it is how likely each of those is among them, -inf for others; where
+        nobody learns it, all of them are alike: [1, B, A].
+        """
         if self.cloning is None:
-            return None
+            return None if allowed is None else torch.zeros_like(allowed, dtype=vector.dtype).where(allowed, -torch.inf)[None]
         fixed = None if features is None else features.detach()
-        return self.cloning(self._inputs(fixed, vector, None)).log_softmax(-1)
+        logits: Tensor = self.cloning(self._inputs(fixed, vector, None))
+        return (logits if allowed is None else logits.where(allowed, -torch.inf)).log_softmax(-1)
 
     def _inputs(self, features: Tensor | None, vector: Tensor, belief: Tensor | None) -> Tensor:
         parts = [vector.expand(self.members, *vector.shape)]

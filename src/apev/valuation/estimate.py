@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -136,6 +137,7 @@ def fqe(
                     gain,
                     still_covered,
                     again.tolist(),
+                    policy.agent.start_history(1) is not None,
                 )
             )
     return estimates
@@ -154,7 +156,7 @@ def models_of(
         return kinds.models if isinstance(kinds, Kinds) else None
     for policy in found.values():
         if policy.agent.worlds is not None and kinds in (None, policy.agent.worlds.kinds):
-            return policy.agent.worlds.cpu()
+            return copy.deepcopy(policy.agent.worlds).cpu()  # the policy's own stay where they are
     several = given.values() if isinstance(given, Mapping) else [given] if isinstance(given, str | os.PathLike) else given
     for run in several if kinds is None and not isinstance(several, Policy) else ():
         if isinstance(run, str | os.PathLike) and (Path(run) / KINDS).exists():

@@ -21,11 +21,11 @@ from apev.data.batch import Layout
 from apev.valuation.coverage import Tried
 from apev.valuation.fit import Problem
 from apev.valuation.held import Held
+from apev.valuation.results import FEW
 from apev.worlds.models import WorldModels
 
 SURE = 0.95  # of the kind of a context, on average, from which on kinds are read
 SHORT = 100  # rows: episodes no longer than this that all end need no discount
-FEWEST = 8  # contexts that are worth resampling; of fewer, episodes are
 PIECE = 8192
 
 
@@ -121,7 +121,7 @@ def prepare(log: Dataset, *, gamma: float, models: WorldModels | None, members: 
     low, high = bounds(log, gamma, length)
     unit = _unit(batch.reward.numpy(), episodes, gamma)
     contexts = np.unique(log.group[rows])
-    by_context = len(contexts) >= FEWEST
+    by_context = len(contexts) >= FEW  # of fewer, episodes are resampled
     owner = np.unique(log.group[rows] if by_context else episodes, return_inverse=True)[1]
     layout = Layout.of(log)
     if num_actions > layout.num_actions > 0:  # a policy may know actions that this part of the log never takes

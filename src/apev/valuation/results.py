@@ -13,6 +13,7 @@ from rich.table import Table
 from apev.terminal import markup
 from apev.valuation.coverage import Coverage
 
+FEW = 8  # contexts or episodes, whose spread says little
 UNSETTLED = 0.5  # of an interval's half-width: solutions that differ by more have not settled
 
 
@@ -41,6 +42,12 @@ class Estimate:
     gain: Interval | None = None  # value less that, from the same resamples
     frozen_coverage: Coverage | None = None
     resamples: list[float] = field(default_factory=list)  # the value in each resample
+    history: bool = False  # it keeps a history, and was valued with those of the log
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the number may be taken at its word."""
+        return self.coverage.trusted and not self.history
 
     @property
     def settled(self) -> bool:
@@ -61,6 +68,7 @@ class Estimate:
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         both = {"policy": self.name, "value": vars(self.value), "over_log": vars(self.over_log), "settled": self.settled}
+        both |= {"trusted": self.trusted, "history": self.history}
         both |= {"coverage": vars(self.coverage) | {"trusted": self.coverage.trusted, "told": self.coverage.in_words()}}
         if self.frozen is not None and self.gain is not None and self.frozen_coverage is not None:
             both |= {"frozen": vars(self.frozen), "gain": vars(self.gain), "frozen_coverage": vars(self.frozen_coverage)}
@@ -128,10 +136,14 @@ class Estimates:
                 f"Contexts show their kind too unsurely ({self.sure:.0%}) to value each by itself: if whoever logged knew it, "
                 "values are too high."
             )
+        if self.units < FEW:
+            told.append(f"There are {self.units} {self.resampled} to resample: intervals are narrower than they should be.")
         for row in self.ranked():
             name = f"{row.name}: " if len(self.rows) > 1 else ""
             if not row.coverage.trusted:
                 told.append(f"{name}{row.coverage.in_words()}.")
+            if row.history:
+                told.append(f"{name}it was valued along the log's histories, and will meet others: do not trust this number.")
             if row.verdict:
                 told.append(f"{name}{row.verdict}.")
             if not row.settled:

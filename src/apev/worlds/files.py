@@ -10,7 +10,7 @@ import torch
 
 from apev.files import FileError, parse_json, read_tensors, reading, write_tensors
 from apev.worlds.calibrate import Reliability
-from apev.worlds.find import Tried
+from apev.worlds.choose import Tried
 from apev.worlds.models import WorldModels
 from apev.worlds.verdict import Kinds
 

@@ -13,7 +13,8 @@ from rich.console import Console
 from apev.data.dataset import Dataset
 from apev.notebook import html_table, html_words
 from apev.worlds.calibrate import Reliability, Speed, calibrate, speed, telling_columns
-from apev.worlds.find import NO_KIND, Found, Tried, find
+from apev.worlds.choose import Tried
+from apev.worlds.find import NO_KIND, Found, find
 from apev.worlds.models import WorldModels
 from apev.worlds.traces import Trace, traces
 

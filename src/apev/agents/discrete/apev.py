@@ -117,7 +117,7 @@ class APEV(QAgent):
     ) -> Tensor:
         """[B, K]: how wrong each member was about this step, by the online networks."""
         features = self.encode(step.obs.pictures) if features is None else features
-        log_clone = self.chances(self.net, of_rows(features, step.next_obs), step.next_obs)
+        log_clone = self.net.clone(of_rows(features, step.next_obs), step.next_obs.vector, step.next_obs.allowed)
         if self.config.surprise == "certain":
             q = take(self.plain_values(features, step.obs), step.action)
             next_q = self.likely(self.plain_values(features, step.next_obs), log_clone).amax(-1)
@@ -150,7 +150,7 @@ class APEV(QAgent):
         own_q = take(plain, batch.action)  # Q_k(s, a): [K, B]
         with torch.no_grad():
             next_plain = self.target.plain(next_features, next_obs)
-            log_clone = self.chances(self.target, next_features, batch.next_obs)
+            log_clone = self.target.clone(next_features, next_obs, batch.next_obs.allowed)
             own_target = batch.reward + discount * self.likely(next_plain, log_clone).amax(-1)
             errors = (own_q - own_target).T  # delta_k: [B, K]
             log_belief = self.draw_beliefs(batch, errors)  # b
@@ -178,7 +178,7 @@ class APEV(QAgent):
         belief = log_belief.exp()
         q = take(self.net(features, obs, belief), batch.action)  # Q_k(s, b, a): [K, B]
         with torch.no_grad():
-            log_clone = self.chances(self.target, next_features, batch.next_obs)
+            log_clone = self.target.clone(next_features, next_obs, batch.next_obs.allowed)
             next_q = self.target(next_features, next_obs, belief)
             errors = (q - (batch.reward + discount * self.next_value(next_q, belief, log_clone))).T  # delta_k: [B, K]
             new_belief = self.filter.weigh(log_belief, self.filter.log_likelihood(errors)).exp()  # b'

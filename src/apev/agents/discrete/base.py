@@ -230,17 +230,8 @@ class QAgent(ValueAgent):
 
     def preferences(self, features: Tensor | None, obs: Observations, belief: Tensor) -> Tensor:
         """[B, A]: what the policy prefers the largest of, -inf where the log hardly ever does that."""
-        log_clone = self.chances(self.net, of_rows(features, obs), obs)
+        log_clone = self.net.clone(of_rows(features, obs), obs.vector, obs.allowed)
         return self.likely(super().preferences(features, obs, belief), log_clone, belief)
-
-    def chances(self, net: QEnsemble, features: Tensor | None, obs: Observations) -> Tensor | None:
-        """log G_k [K, B, A] among the allowed actions, -inf for others, from features [K, B, F]; None limits nothing."""
-        log_clone = net.clone(features, obs.vector)
-        if obs.allowed is None:
-            return log_clone
-        if log_clone is None:
-            log_clone = torch.zeros_like(obs.allowed, dtype=torch.float32).expand(self.members, -1, -1)
-        return permitted(log_clone, obs.allowed).log_softmax(-1)
 
     def likely(self, values: Tensor, log_clone: Tensor | None, belief: Tensor | None = None) -> Tensor:
         """Values with -inf for actions that are not likely by log G_k [K, B, A]; None leaves all.
@@ -259,7 +250,7 @@ class QAgent(ValueAgent):
 
     def with_cloning(self, loss: Tensor, features: Tensor | None, batch: Batch) -> Tensor:
         """The loss of each row [K, B], and the cloning head's where there is one."""
-        log_clone = self.chances(self.net, features, batch.obs) if self.config.support else None
+        log_clone = self.net.clone(features, batch.obs.vector, batch.obs.allowed) if self.config.support else None
         return loss if log_clone is None else loss - take(log_clone, batch.action)
 
     def encode_batch(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:

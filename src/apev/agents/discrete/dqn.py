@@ -32,7 +32,7 @@ class DQN(QAgent):
         belief = log_belief.exp()
         q = take(self.values(features, step.obs, belief), step.action)
         next_q = self.values(features, step.next_obs, belief)
-        log_clone = self.chances(self.net, of_rows(features, step.next_obs), step.next_obs)
+        log_clone = self.net.clone(of_rows(features, step.next_obs), step.next_obs.vector, step.next_obs.allowed)
         return (q - self.backup(step, self.likely(next_q, log_clone).amax(-1))).T
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
@@ -43,7 +43,7 @@ class DQN(QAgent):
         q = self.net(features, batch.obs.vector, belief)  # [K, B, A]
         with torch.no_grad():
             next_q = self.target(next_features, batch.next_obs.vector, belief)
-            log_clone = self.chances(self.target, next_features, batch.next_obs)
+            log_clone = self.target.clone(next_features, batch.next_obs.vector, batch.next_obs.allowed)
             target_q = self.backup(batch, self.next_value(next_q, belief, log_clone))
         loss = self.with_cloning(
             self.row_loss(permitted(q, batch.obs.allowed), batch.action, target_q, belief), features, batch

@@ -44,6 +44,7 @@ ROLES: dict[str, tuple[str, ...]] = {
 }
 OPTIONAL = ("context", "terminated", "truncated")
 MASKS = "action_mask_"
+AGAIN = "write it again: one line of column names, then one row a step, as UTF-8 (DataFrame.to_csv, DataFrame.to_parquet)"
 MERGED = ("done", "dones")
 NUMBERED = re.compile(r"actions?_(\d+)")
 LATER = re.compile(r"next_.*|returns?|return_to_go|rtg")  # known after the action: an observation of it would be cheating
@@ -80,8 +81,10 @@ def load(path: str | os.PathLike[str], names: Names | None = None, *, console: C
     columns, told = complete(frame, names or Names(), path.name)
     if told:
         (console or Console(stderr=True, highlight=False)).print(markup(told), soft_wrap=True)
+    about = {"name": path.stem, "format": "table"}
     try:
-        return Dataset.from_frame(_with_times(frame, columns["time"]), **columns, source={"name": path.stem, "format": "table"})
+        with reading(path.name, AGAIN, raises=DataError):  # text of a Parquet file is only decoded when it is looked at
+            return Dataset.from_frame(_with_times(frame, columns["time"]), **columns, source=about)
     except DataError as error:
         if error.rows is None:
             raise
@@ -92,8 +95,7 @@ def load(path: str | os.PathLike[str], names: Names | None = None, *, console: C
 def read_frame(path: Path) -> Any:
     """The table in a .csv or .parquet file."""
     pandas, path = frames.pandas(), regular(path)
-    fix = "write it again: one line of column names, then one row a step, as UTF-8 (DataFrame.to_csv, DataFrame.to_parquet)"
-    with reading(path.name, fix, raises=DataError), path.open("rb") as file:
+    with reading(path.name, AGAIN, raises=DataError), path.open("rb") as file:
         if path.suffix.lower() == ".csv":
             check_memory(path, 4 * path.stat().st_size)  # text of a number is about as long as the number, and it is copied
             return pandas.read_csv(file, keep_default_na=False, na_values=MISSING, low_memory=False)
