@@ -1,7 +1,7 @@
 """How the site is built: `make docs`. Pages are MyST Markdown, the reference comes from the docstrings.
 
-The pages read on GitHub too, so links lead to files of the repository. On the site a link to a page that the site has goes there,
-a link to another file is a download, and a link to a folder or to a page that the site has not is only its name.
+The pages read on GitHub too, so links lead to files of the repository. On the site a link to a page that the site has goes
+there, a link to another file is a download, and a link to a folder or to a page that the site has not is only its name.
 """
 
 from __future__ import annotations

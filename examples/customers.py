@@ -14,9 +14,7 @@ def main(updates: int = 600, episodes: int = 200) -> apev.Policy:
     # A table with one row a visit: who, when, what was seen, which offer was made, what it earned.
     visits, _ = customers_frame()
     print(visits.head(3).to_string(index=False))
-    log = apev.Dataset.from_frame(
-        visits, episode="customer", time="visit", observations=SEEN, action="offer", reward="reward"
-    )
+    log = apev.Dataset.from_frame(visits, episode="customer", time="visit", observations=SEEN, action="offer", reward="reward")
 
     # Nobody wrote down the segments. Training looks for them, says what it found, and has a member for each.
     policy = apev.train(log, updates=updates)
