@@ -6,7 +6,7 @@ python examples/decide_offline.py
 import apev
 
 
-def main(updates: int = 400, fit: int | None = 600) -> str:
+def main(updates: int = 300, fit: int | None = 300) -> str:
     """Train on one part of the log, value on the other; returns the name of the policy to deploy."""
     log = apev.Dataset.example("customers")
     learn, judge = log.split(0.3, seed=0)  # whole customers: none is in both

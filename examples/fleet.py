@@ -6,7 +6,7 @@ python examples/fleet.py
 import apev
 
 
-def main(updates: int = 1000, episodes: int = 10) -> apev.Policy:
+def main(updates: int = 900, episodes: int = 10) -> apev.Policy:
     """Ask the log, train, and compare with a policy that is the same for all machines."""
     log = apev.Dataset.example("pendulum-fleet")  # twenty pendulums; which way round each is wired is written nowhere
     found = apev.kinds(log)

@@ -46,7 +46,18 @@ def test_most_python_on_pages_is_run() -> None:
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for package in ("sphinx", "furo", "myst_parser"):
         pytest.importorskip(package, reason="needs the extra: pip install 'apev[docs]'")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", ROOT / "docs", tmp_path]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        ROOT / "docs",
+        tmp_path,
+    ]
     built = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert built.returncode == 0, built.stderr
     index = (tmp_path / "index.html").read_text()
