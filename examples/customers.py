@@ -5,14 +5,15 @@ python examples/customers.py
 
 import apev
 from apev.envs.fleet import customers_frame
+from apev.envs.make import make
 
 SEEN = ["visit", "age", "basket"]
 
 
-def main(updates: int = 600, episodes: int = 200) -> apev.Policy:
+def main(customers: int = 1000, updates: int = 600, episodes: int = 200) -> apev.Policy:
     """Read the table, train, compare with cloning, and watch one customer."""
     # A table with one row a visit: who, when, what was seen, which offer was made, what it earned.
-    visits, _ = customers_frame()
+    visits, _ = customers_frame(customers)
     print(visits.head(3).to_string(index=False))
     log = apev.Dataset.from_frame(visits, episode="customer", time="visit", observations=SEEN, action="offer", reward="reward")
 
@@ -22,7 +23,7 @@ def main(updates: int = 600, episodes: int = 200) -> apev.Policy:
     print(apev.evaluate({"apev": policy, "bc": static}, "apev/Customers-v0", episodes=episodes))
 
     # One customer, visit by visit: the belief finds out what this one likes.
-    env = apev.envs.make.make("apev/Customers-v0")
+    env = make("apev/Customers-v0")
     obs, over = env.reset(seed=1)[0], False
     policy.reset()
     while not over:

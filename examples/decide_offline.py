@@ -4,11 +4,12 @@ python examples/decide_offline.py
 """
 
 import apev
+from apev.envs.fleet import customers_log
 
 
-def main(updates: int = 300, fit: int | None = 300) -> str:
+def main(customers: int = 1000, updates: int = 300, fit: int | None = 300) -> str:
     """Train on one part of the log, value on the other; returns the name of the policy to deploy."""
-    log = apev.Dataset.example("customers")
+    log, _ = customers_log(customers)
     learn, judge = log.split(0.3, seed=0)  # whole customers: none is in both
     policies = {
         "ape-v": apev.train(learn, updates=updates),

@@ -4,11 +4,12 @@ python examples/fleet.py
 """
 
 import apev
+from apev.envs.fleet import pendulum_log
 
 
-def main(updates: int = 900, episodes: int = 10) -> apev.Policy:
+def main(machines: int = 20, updates: int = 900, episodes: int = 10) -> apev.Policy:
     """Ask the log, train, and compare with a policy that is the same for all machines."""
-    log = apev.Dataset.example("pendulum-fleet")  # twenty pendulums; which way round each is wired is written nowhere
+    log, _ = pendulum_log(machines)  # which way round each is wired is not in it
     found = apev.kinds(log)
     print(found)
 

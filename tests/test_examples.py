@@ -18,9 +18,9 @@ from apev.rollout import GymnasiumBatch, rollout
 EXAMPLES = Path(__file__).parent.parent / "examples"
 DEPLOY = EXAMPLES / "deploy_onnx.py"  # it needs files
 SMALL: dict[str, dict[str, int]] = {
-    "customers.py": {"updates": 10, "episodes": 3},
-    "decide_offline.py": {"updates": 10, "fit": 20},
-    "fleet.py": {"updates": 10, "episodes": 2},
+    "customers.py": {"customers": 60, "updates": 10, "episodes": 3},
+    "decide_offline.py": {"customers": 60, "updates": 10, "fit": 20},
+    "fleet.py": {"machines": 8, "updates": 10, "episodes": 2},
     "own_log.py": {"updates": 20, "episodes": 2},
     "own_environment.py": {"updates": 20, "episodes": 2},
     "watch_belief.py": {"updates": 10, "steps": 3},
@@ -51,8 +51,12 @@ def test_the_notebook_runs_and_keeps_its_outputs() -> None:
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.outputs for cell in code), "GitHub shows stored outputs: run the notebook and save it"
     assert any("text/html" in out.get("data", {}) for cell in code for out in cell.outputs)
-    code[0].source = code[0].source.replace("= 600, 200", "= 10, 3")
-    assert "= 10, 3" in code[0].source
+    for large, small in (
+        ("updates, episodes = 600, 200", "updates, episodes = 10, 3"),
+        ("customers_frame()", "customers_frame(60)"),
+    ):
+        assert large in code[0].source
+        code[0].source = code[0].source.replace(large, small)
     nbclient.NotebookClient(notebook, timeout=200).execute()
     assert "belief" in code[-1].outputs[0]["text"]
 
