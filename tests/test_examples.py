@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import runpy
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ def test_the_notebook_runs_and_keeps_its_outputs() -> None:
     import nbclient
     import nbformat
 
-    notebook: Any = nbformat.from_dict(json.loads((EXAMPLES / "customers.ipynb").read_text()))  # type: ignore[no-untyped-call]
+    notebook: Any = nbformat.read(EXAMPLES / "customers.ipynb", as_version=4)  # type: ignore[no-untyped-call]
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.outputs for cell in code), "GitHub shows stored outputs: run the notebook and save it"
     assert any("text/html" in out.get("data", {}) for cell in code for out in cell.outputs)
