@@ -21,6 +21,7 @@ project, author, copyright = "apev", "The apev authors", "The apev authors, MIT 
 version = release = apev.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
 exclude_patterns = ["_build"]
+highlight_language = "none"  # blocks without a language are equations and listings
 html_theme = "furo"
 html_title = f"apev {release}"
 html_static_path = ["_static"]
