@@ -1,9 +1,9 @@
-# Two commands set up everything in a clean clone: `make demo` and `make test`.
+# Two commands set up everything in a clean clone: `make demo` and `make test`. `make docs` builds the site.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test install install-test procgen fuzz chaos clean
+.PHONY: demo test docs install install-test procgen fuzz chaos clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -13,6 +13,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.installed-test: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@ $(VENV)/.installed
 
 install: $(VENV)/.installed
@@ -32,6 +37,11 @@ test: install-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile  # networks here are small: one thread each, files side by side
+
+# The site, in docs/_build/html; a warning is an error.
+docs: $(VENV)/.installed-docs
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
 
 # Hostile and damaged files, kills at random moments, a long soak; what they count is stored (SECURITY.md).
 fuzz: install-test

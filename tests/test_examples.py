@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,10 @@ from apev.rollout import GymnasiumBatch, rollout
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 DEPLOY = EXAMPLES / "deploy_onnx.py"  # it needs files
-SMALL = {
+SMALL: dict[str, dict[str, int]] = {
+    "customers.py": {"customers": 60, "updates": 10, "episodes": 3},
+    "decide_offline.py": {"customers": 60, "updates": 10, "fit": 20},
+    "fleet.py": {"machines": 8, "updates": 10, "episodes": 2},
     "own_log.py": {"updates": 20, "episodes": 2},
     "own_environment.py": {"updates": 20, "episodes": 2},
     "watch_belief.py": {"updates": 10, "steps": 3},
@@ -29,8 +33,31 @@ def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None
     if path.name == "watch_belief.py":
         assert all(abs(np.sum(belief) - 1) < 1e-5 for belief in made)
         assert "belief" in out
+    elif path.name == "decide_offline.py":
+        assert made in ("ape-v", "bc", "cql")
+        assert f"deploy {made}" in out
     else:
         assert "the log" in out
+
+
+def test_the_notebook_runs_and_keeps_its_outputs() -> None:
+    for package in ("nbformat", "nbclient", "ipykernel"):
+        pytest.importorskip(package)
+    import nbclient
+    import nbformat
+
+    notebook: Any = nbformat.read(EXAMPLES / "customers.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.outputs for cell in code), "GitHub shows stored outputs: run the notebook and save it"
+    assert any("text/html" in out.get("data", {}) for cell in code for out in cell.outputs)
+    for large, small in (
+        ("updates, episodes = 600, 200", "updates, episodes = 10, 3"),
+        ("customers_frame()", "customers_frame(60)"),
+    ):
+        assert large in code[0].source
+        code[0].source = code[0].source.replace(large, small)
+    nbclient.NotebookClient(notebook, timeout=200).execute()
+    assert "belief" in code[-1].outputs[0]["text"]
 
 
 @pytest.mark.parametrize("continuous", [False, True])

@@ -37,6 +37,29 @@ def test_the_first_example_runs_and_its_result_is_good(tmp_path: Path, monkeypat
     assert found["bc"].mean <= values.blind + 1
 
 
+def test_the_three_numbers_are_the_stored_ones() -> None:
+    def stored(name: str) -> Any:
+        return json.loads((ROOT / "results" / name / "summary.json").read_text())
+
+    rows = dict(re.findall(r"^\| (customers|half-cheetahs|hopper)[^|]*(\|.*)", README, re.MULTILINE))
+    customers, cheetahs, hopper = (
+        stored("fleet/customers"),
+        stored("fleet/cheetah-wiring"),
+        stored("d4rl-style/hopper-medium-replay"),
+    )
+    earned = (
+        customers["policies"]["adaptive"]["return"],
+        customers["exact"]["best blind"],
+        customers["exact"]["best without knowing"],
+    )
+    assert rows["customers"].startswith("| **{:.1f}** | {:.1f} | {:.1f} |".format(*earned))
+    returned = [cheetahs["policies"][name]["return"] for name in ("adaptive", "td3-bc", "knows the kind")]
+    assert rows["half-cheetahs"].startswith("| **{:,.0f}** | {:.1f} | {:,.0f} |".format(*returned))
+    assert cheetahs["best_blind"]["policy"] == "td3-bc"
+    scores = [hopper["algorithms"][name]["by_seed"][seed] for name in ("ape-v", "sac-n") for seed in ("0", "1")]
+    assert rows["hopper"].startswith("| **{:.1f}, {:.1f}** | {:.1f}, {:.1f} |".format(*scores))
+
+
 def test_a_log_of_one_kind_is_served_too(tmp_path: Path) -> None:
     log = apev.Dataset.example("cartpole")
     policy = apev.train(log, "bc", updates=2000)

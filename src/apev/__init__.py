@@ -6,7 +6,7 @@ print(apev.evaluate(policy, "CartPole-v1"))
 policy = apev.load("runs/mine")
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 from apev.api import evaluate, train
 from apev.data import Dataset
