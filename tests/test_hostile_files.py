@@ -202,6 +202,19 @@ def test_a_flipped_bit_in_a_policy_is_noticed(policy: Path, file: str) -> None:
     apev.load(policy)
 
 
+def test_a_flipped_bit_in_the_name_of_the_checksum_is_noticed(policy: Path, tmp_path: Path) -> None:
+    log().save(tmp_path / "log.apev")
+    for path, read in ((policy / "policy.json", apev.load), (tmp_path / "log.apev" / "header.json", Dataset.load)):
+        whole = path.read_bytes()
+        begin = whole.rindex(b'"sha256"')
+        for place in range(begin, begin + len('"sha256"')):
+            flip(path, place)
+            with pytest.raises(ValueError, match="Fix:"):
+                read(path.parent)
+            path.write_bytes(whole)
+        read(path.parent)
+
+
 def test_a_flipped_bit_in_a_mapped_log_is_noticed(tmp_path: Path) -> None:
     log().save(tmp_path / "log.apev")
     for file in ("rows.npy", "rewards.npy", "header.json"):

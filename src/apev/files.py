@@ -146,8 +146,19 @@ def parse_json(
     return value
 
 
-def read_json(path: str | os.PathLike[str], kind: type = dict, fix: str = AGAIN, raises: ErrorType = FileError) -> Any:
-    """A JSON file as a value of this kind; its checksum is checked if it has one."""
+def read_json(
+    path: str | os.PathLike[str],
+    kind: type = dict,
+    fix: str = AGAIN,
+    raises: ErrorType = FileError,
+    *,
+    checked_since: tuple[str, ...] = (),
+) -> Any:
+    """A JSON file as a value of this kind; its checksum is checked if it has one.
+
+    checked_since: keys that only files written with a checksum have. A file that has one and no checksum is damaged: the
+        checksum's own name may be what changed.
+    """
     path = regular(path)
     if path.stat().st_size > MOST_JSON:
         raise raises(str(path), f"has {path.stat().st_size:,} bytes", "JSON of ours is never that large")
@@ -158,6 +169,8 @@ def read_json(path: str | os.PathLike[str], kind: type = dict, fix: str = AGAIN,
         told = value.pop(CHECKSUM)
         if told != json_digest(value):
             raise raises(str(path), "its content is not what was written (the checksum differs)", fix)
+    elif isinstance(value, dict) and any(key in value for key in checked_since):
+        raise raises(str(path), "its content is not what was written (the checksum is missing)", fix)
     return value
 
 

@@ -341,7 +341,7 @@ class Policy:
             inside(folder, "policy/policy.json")
             folder = folder / "policy"
         if (folder / "policy.json").exists():
-            about = read_json(inside(folder, "policy.json"), fix=SAVE_AGAIN)
+            about = read_json(inside(folder, "policy.json"), fix=SAVE_AGAIN, checked_since=("weights",))
             path = inside(folder, WEIGHTS)
             if "weights" in about and about["weights"] != file_digest(path):
                 raise FileError(path, "is not the file that policy.json was written with", SAVE_AGAIN)
