@@ -1,19 +1,21 @@
 """Does a data set larger than memory train as fast as one in memory? python benchmarks/out_of_memory.py
 
-A folder of mapped columns of `--gb` GB is written (HalfCheetah's shapes: 17 observations, 6 actions, next observations). Two
+A folder of mapped columns of `--gb` GB is written (HalfCheetah's shapes: 17 observations, 6 actions, next observations). Three
 processes then train the cheapest agent there is, a 3x256 policy that clones the actions, for the same number of batches of 256:
 
     memory   on rows that fit, in memory
-    mapped   on the whole folder, under the limit
+    mapped   on single rows of the whole folder, under the limit
+    blocks   on rows of the whole folder that are drawn in blocks, under the limit
 
-A costlier agent waits less for its data, so this is the hard case. What is limited, in the second process:
+A costlier agent waits less for its data, so this is the hard case. What is limited, in the last two processes:
 
   - its own memory (RLIMIT_DATA: heap, private mappings, stacks) to `--limit-gb`: reading a column into memory would fail;
   - the file's pages that the system may keep for it, to what the limit leaves: the pages are dropped at the start and whenever
     the rows drawn since could have filled that share. A machine with `--limit-gb` in all would at best do the same.
 
-Rounds alternate between the two, and the best of each counts, since others may use the machine. The last line is JSON;
-`mapped_vs_memory` is the ratio of batches trained a second, `sampling` that of batches drawn without training.
+Rounds alternate between the three, and the best of each counts, since others may use the machine. The last line is JSON;
+`mapped_vs_memory` and `blocks_vs_memory` are ratios of batches trained a second, `sampling` and `sampling_blocks` those of
+batches drawn without training.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ import torch
 import tyro
 
 from apev.data import Dataset, Sampler
+from apev.data.blocks import BLOCK_ROWS
 from apev.data.formats.columns import FORMAT, VERSION
 from apev.data.formats.folder import write_columns
 from apev.data.mapped import map_of
@@ -63,7 +66,9 @@ class Options:
     """Where the folder is written; it is removed at the end."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write all numbers to this JSON file."""
-    role: Annotated[Literal["both", "memory", "mapped"], tyro.conf.arg(help="One process alone; both starts the two.")] = "both"
+    role: Annotated[
+        Literal["all", "memory", "mapped", "blocks"], tyro.conf.arg(help="One process alone; all starts the three.")
+    ] = "all"
 
 
 class Noise:
@@ -93,13 +98,14 @@ def columns(rows: int) -> dict[str, Any]:
 class Cache:
     """Keeps the share of a folder that the system may hold in memory below a budget."""
 
-    def __init__(self, dataset: Dataset, folder: Path, budget: float) -> None:
+    def __init__(self, dataset: Dataset, folder: Path, budget: float, neighbours: int) -> None:
+        """neighbours: so many rows are read together."""
         arrays = [*dataset.observations.values(), *(dataset.given_next or {}).values(), dataset.actions]
         areas = {id(area): area for array in arrays if (area := map_of(array)) is not None}
         self.maps = list(areas.values())
         self.files = [os.open(path, os.O_RDONLY) for path in folder.glob("*.npy")]
-        a_row = len(areas) * mmap.PAGESIZE + sum(array[:1].nbytes for array in arrays)
-        self.rows = budget / a_row  # so many random rows touch at most the budget
+        a_row = len(areas) * mmap.PAGESIZE / neighbours + sum(array[:1].nbytes for array in arrays)
+        self.rows = budget / a_row  # so many rows touch at most the budget
         self.drawn = 0.0
 
     def drop(self) -> None:
@@ -150,13 +156,14 @@ def child(options: Options) -> None:
     """One process: a line of JSON a round, whenever a line comes in."""
     torch.set_num_threads(1)
     begin, cache = time.perf_counter(), None
-    if options.role == "mapped":
+    if options.role != "memory":
         limit = int(options.limit_gb * 1e9)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         dataset = Dataset.load(options.folder / "data.apev")
         loaded = time.perf_counter() - begin
-        sampler = Sampler(dataset, batch_size=256)
-        cache = Cache(dataset, options.folder / "data.apev", max(2e7, limit - status("RssAnon")))
+        blocks = options.role == "blocks"
+        sampler = Sampler(dataset, batch_size=256, draw="blocks" if blocks else "rows")
+        cache = Cache(dataset, options.folder / "data.apev", max(2e7, limit - status("RssAnon")), BLOCK_ROWS if blocks else 1)
         cache.drop()
     else:
         made = {name: column[slice(None)] for name, column in columns(options.memory_rows).items()}
@@ -171,10 +178,10 @@ def child(options: Options) -> None:
 
 
 def main(options: Options) -> None:
-    """Write the folder, run both processes in turns, and end with the line of JSON."""
+    """Write the folder, run the processes in turns, and end with the line of JSON."""
     if options.gb <= 0 or options.limit_gb <= 0 or min(options.batches, options.rounds, options.memory_rows) < 1:
         raise SystemExit("sizes and counts must be positive. Fix: e.g. --gb 0.3 --limit-gb 1.5 --batches 100 --rounds 1.")
-    if options.role != "both":
+    if options.role != "all":
         child(options)
         return
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +196,7 @@ def main(options: Options) -> None:
             role: subprocess.Popen(
                 [sys.executable, __file__, *words, "--role", role], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
-            for role in ("memory", "mapped")
+            for role in ("memory", "mapped", "blocks")
         }
         best: dict[str, dict[str, float]] = {}
         for _ in range(options.rounds):
@@ -208,13 +215,19 @@ def main(options: Options) -> None:
             process.communicate()
     finally:
         shutil.rmtree(options.folder / "data.apev", ignore_errors=True)
-    ratio = {kind: best["mapped"][kind] / best["memory"][kind] for kind in ("train", "sample")}
+    ratio = {
+        (role, kind): round(best[role][kind] / best["memory"][kind], 3)
+        for role in ("mapped", "blocks")
+        for kind in ("train", "sample")
+    }
     answer = {
-        "mapped_vs_memory": round(ratio["train"], 3),
-        "sampling": round(ratio["sample"], 3),
+        "mapped_vs_memory": ratio["mapped", "train"],
+        "blocks_vs_memory": ratio["blocks", "train"],
+        "sampling": ratio["mapped", "sample"],
+        "sampling_blocks": ratio["blocks", "sample"],
         "gb": options.gb,
         "limit_gb": options.limit_gb,
-        "own_memory_gb": round(best["mapped"]["own_memory_gb"], 2),
+        "own_memory_gb": round(max(best[role]["own_memory_gb"] for role in ("mapped", "blocks")), 2),
         "batches_per_second": {role: round(best[role]["train"], 1) for role in best},
         "load_before": round(os.getloadavg()[0], 2),
     }

@@ -105,3 +105,17 @@ def test_latency_names_a_senseless_option() -> None:
     done = run("latency.py", "--rounds", "0")
     assert done.returncode != 0
     assert "--rounds 0 --calls 200. Fix" in done.stderr
+
+
+def test_cells_ends_with_trainings_an_hour() -> None:
+    done = run("cells.py", "--ways", "one process", "2 jobs", "--cells", "2", "--updates", "2", "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["trainings_per_hour"].keys() == {"one process", "2 jobs"}
+    assert all(value > 0 for value in answer["trainings_per_hour"].values())
+
+
+def test_cells_names_a_senseless_option() -> None:
+    done = run("cells.py", "--rounds", "0")
+    assert done.returncode != 0
+    assert "Fix" in done.stderr

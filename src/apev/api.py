@@ -23,9 +23,10 @@ from apev.agents.agent import Agent
 from apev.agents.registry import agent_of
 from apev.checkpoint import LATEST
 from apev.data import Dataset, Sampler
+from apev.data.blocks import Draw, bytes_in_files
 from apev.data.by_kind import KindSampler
 from apev.evaluation import Evaluation, evaluate_policies
-from apev.loop import Evaluator, Schedule
+from apev.loop import Evaluator, Schedule, begun
 from apev.loop import run as run_training
 from apev.policy import Policy, load
 from apev.terminal import markup
@@ -74,6 +75,7 @@ def train(
     eval_every: int = 1000,
     checkpoint_every: int = 500,
     batch_size: int | None = None,
+    draw: Draw = "auto",
     held_out: float = 0.05,
     lr_decay: bool = False,
     compile: bool = False,
@@ -96,6 +98,9 @@ def train(
     eval_env: a Gymnasium id, or a function that makes an environment, to evaluate in every `eval_every` updates.
     batch_size: transitions an update: 512 for discrete actions and 256 for continuous ones unless given. Where every episode
         shows one picture, or the log names its contexts, they are drawn as 16 transitions of each.
+    draw: single "rows" of the log, or "blocks" of rows that follow each other, mixed with many others, which a disk reads much
+        faster; "auto" takes blocks where the log lies in files that do not fit comfortably in memory. A run that goes on draws
+        as it began.
     held_out: share of the rows that no member trains on, to calibrate the belief; agents without one hold out nothing.
     lr_decay: let the learning rate fall along a half cosine.
     compile: compile the networks with torch.compile, for a GPU.
@@ -143,15 +148,25 @@ def train(
     if extras.sampler is not None:
         sampler = extras.sampler(kept, config)
     elif worlds is not None and worlds.models is not None:
+        if draw == "blocks":
+            raise ValueError(
+                f"draw='blocks': the log holds {worlds.count} kinds of contexts, and a batch takes single rows of each, "
+                "wherever they lie. Fix: draw='rows' (--draw rows), or kinds=1 (--kinds 1) for members that are no kinds."
+            )
         sampler = sampler_of_worlds(kept, worlds, size, device, seed)
     else:
-        sampler = usual_sampler(kept, size, device, seed, agent.sampler)
+        draw = drawn_before(out, draw) if resume else draw
+        sampler = usual_sampler(kept, size, device, seed, agent.sampler, draw)
+        if draw == "auto" and sampler.draw == "blocks":
+            large = f"the log's {bytes_in_files(kept) / 1e9:.1f} GB do not fit comfortably in memory"
+            console.print(f'{large}: rows are drawn in blocks (draw="rows", --draw rows: one by one).')
     evaluator = extras.evaluator
     if evaluator is None and eval_env is not None:
         evaluator = returns_in(eval_env, seed, agent)
     facts = extras.facts
     if facts is None:
         facts = {"agent": algorithm, "data_digest": log.digest, "seed": seed, "batch_size": size, "held_out": held_out}
+        facts |= {} if getattr(sampler, "draw", "rows") == "rows" else {"draw": sampler.draw}
         facts |= {"source": {key: log.source[key] for key in KEPT if key in log.source}}
     with tempfile.TemporaryDirectory() as nowhere:
         folder = Path(nowhere if out is None else out)
@@ -256,11 +271,20 @@ def sampler_of_worlds(log: Dataset, worlds: Kinds, batch_size: int, device: str,
     return KindSampler(log, by_group(log, worlds).numpy(), evidence=evidence, batch_size=size, device=device, seed=seed)
 
 
-def usual_sampler(log: Dataset, batch_size: int, device: str, seed: int, make: Callable[..., Sampler] = Sampler) -> Sampler:
+def usual_sampler(
+    log: Dataset, batch_size: int, device: str, seed: int, make: Callable[..., Sampler] = Sampler, draw: Draw = "auto"
+) -> Sampler:
     """Batches of this size: single rows, or some of each context where the log says what those are."""
     each = min(PER_GROUP, batch_size)
     groups = max(1, batch_size // each)
-    return make(log, batch_groups=groups, per_group=each, batch_size=batch_size, device=device, seed=seed)
+    return make(log, batch_groups=groups, per_group=each, batch_size=batch_size, device=device, seed=seed, draw=draw)
+
+
+def drawn_before(out: str | os.PathLike[str] | None, draw: Draw) -> Draw:
+    """How a run that goes on draws its rows: as it began, on a machine with more memory or less, unless it is told."""
+    if draw != "auto" or out is None or not (Path(out) / LATEST).exists():
+        return draw
+    return "blocks" if begun(Path(out)).get("draw") == "blocks" else "rows"
 
 
 def split_in_words(log: Dataset, held_out: Dataset) -> str:

@@ -45,6 +45,10 @@ class Interrupted(Exception):  # noqa: N818 (not an error: the user asked for it
     """Training was stopped by the user and can be resumed."""
 
 
+class BusyError(FileExistsError):
+    """Another process trains in the folder."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """How long to train, and how often to log, evaluate and save."""
@@ -109,8 +113,8 @@ def run(
                 progress = load_checkpoint(checkpoint, agent, sampler)
             for name in ("metrics.jsonl", "curves.jsonl"):  # killed before the first checkpoint: all of them
                 keep_lines_until(folder / name, progress)
-        elif checkpoint.exists() or (folder / "metrics.jsonl").exists():
-            raise FileExistsError(f"{folder} already holds a run. Fix: pass --resume to go on with it, or name another folder.")
+        else:
+            check_new(folder)
         write_text(folder / "config.json", json.dumps(about, indent=1, default=str) + "\n")
         told = watched_by(tracker, folder, about, progress.update, console)
         with told as watch, stop_on_signal() as stop, progress_bar(console) as bar:
@@ -284,12 +288,18 @@ def alone_in(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise FileExistsError(f"another process trains in {folder}. Fix: let it finish, or name another folder.") from None
+            raise BusyError(f"another process trains in {folder}. Fix: let it finish, or name another folder.") from None
         except OSError:
             pass  # a file system without locks
         yield
     finally:
         os.close(held)
+
+
+def check_new(folder: Path) -> None:
+    """Refuse a folder that holds a run."""
+    if (folder / LATEST).exists() or (folder / "metrics.jsonl").exists():
+        raise FileExistsError(f"{folder} already holds a run. Fix: pass --resume to go on with it, or name another folder.")
 
 
 def check_settings(folder: Path, about: dict[str, Any], config_type: type | None = None) -> None:
@@ -313,10 +323,15 @@ def check_settings(folder: Path, about: dict[str, Any], config_type: type | None
         raise ValueError(f"{folder} was begun with other settings ({told}). Fix: resume with those, or start anew.")
 
 
+def begun(folder: Path) -> dict[str, Any]:
+    """What a run was asked for when it began; nothing if it does not say."""
+    path = folder / "config.json"
+    return read_json(path) if path.exists() else {}
+
+
 def begun_with(folder: Path) -> int | None:
     """How many threads a run began with, if it says."""
-    path = folder / "config.json"
-    found = read_json(path).get("threads") if path.exists() else None
+    found = begun(folder).get("threads")
     return found if isinstance(found, int) and not isinstance(found, bool) and 0 < found <= 1024 else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +128,8 @@ class Verify:
 class Convert:
     """Write a log in another format. Names decide: .npz, .hdf5 (D4RL), .apev (mapped, for data larger than memory), or a
     Minari id such as pendulum/random-v0 (written under Minari's own root). A table (.csv, .parquet) can be read too: the
-    options from --episode on say which column is what, and those that are not given are guessed from the names."""
+    options from --episode on say which column is what, and those that are not given are guessed from the names. Parquet, also
+    a folder of it with hive partitions, becomes .apev however large it is, sorted by context, episode and time."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """What to read."""
@@ -137,6 +139,12 @@ class Convert:
     """Smaller .npz and .hdf5 files, which must then be read into memory."""
     horizon: int | None = None
     """Time limit in steps, for a D4RL file that marks no timeouts."""
+    shard_rows: int | None = None
+    """Of Parquet that becomes .apev: a shard ends with the first context that ends after so many rows, 4,194,304 unless
+    given."""
+    memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
+    """Of Parquet that becomes .apev: what sorting may use, such as 512MB, on top of some hundred megabytes for Python; 1GB
+    unless given. What does not fit lies on the target's disk for a while."""
     episode: str | None = None
     """Of a table: the column with the id of a row's episode."""
     time: str | None = None
@@ -160,7 +168,15 @@ class Convert:
 
     def run(self) -> None:
         """Convert, and say what was written."""
-        io.convert(self.source, self.target, compress=self.compress, horizon=self.horizon, columns=self.columns())
+        io.convert(
+            self.source,
+            self.target,
+            compress=self.compress,
+            horizon=self.horizon,
+            columns=self.columns(),
+            shard_rows=self.shard_rows,
+            memory=None if self.memory is None else bytes_of(self.memory),
+        )
         print(plain(f"wrote {self.target}: {io.load(self.target)!r}"))
 
     def columns(self) -> dict[str, Any]:
@@ -191,6 +207,14 @@ class Data:
     def run(self) -> None:
         """Pass on to what was asked for."""
         self.action.run()
+
+
+def bytes_of(size: str) -> int:
+    """512MB, 1.5 GB, ... as bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT])B?\s*", size, re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"--memory {size}: no size. Fix: a number and a unit, such as 512MB or 4GB.")
+    return int(float(match[1]) * 1000 ** ("KMGT".index(match[2].upper()) + 1))
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:

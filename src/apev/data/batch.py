@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from apev.data.mapped import pieces
+
 if TYPE_CHECKING:
     from apev.data.dataset import Dataset
 
@@ -115,7 +117,7 @@ class Layout:
             if np.isfinite(given).all():
                 low, high = (tuple(float(x) for x in bound) for bound in given)
             else:
-                most = np.abs(np.asarray(dataset.actions)).max(axis=0)
+                most = np.max([np.abs(dataset.actions[rows]).max(axis=0) for rows in pieces(dataset.actions)], axis=0)
                 high = tuple(1.0 if x <= 1 else float(x) for x in most)  # most actions are logged in [-1, 1]
                 low = tuple(-x for x in high)
         shape = None if dataset.pictures is None else dataset.pictures.shape[1:]

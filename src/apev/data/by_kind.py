@@ -42,7 +42,7 @@ class KindSampler(Sampler):
         kinds = int(kind.max()) + 1
         if batch_size < kinds:
             raise ValueError(f"batch_size is {batch_size} for {kinds} kinds. Fix: at least a row a kind.")
-        super().__init__(dataset, batch_groups=1, per_group=1, batch_size=1, device=device, seed=seed)
+        super().__init__(dataset, batch_groups=1, per_group=1, batch_size=1, device=device, seed=seed, draw="rows")
         usable = np.flatnonzero(dataset.usable)
         of_rows = kind[dataset.group[usable]]
         self._own = [self._column(usable[of_rows == k]) for k in range(kinds)]

@@ -29,7 +29,7 @@ from apev.data import masks as checks
 from apev.data import validate
 from apev.data.describe import describe, in_words
 from apev.data.hold_out import held_out_rows
-from apev.data.mapped import is_mapped
+from apev.data.mapped import is_mapped, pieces
 from apev.data.pictures import deduplicate, one_an_episode
 from apev.data.validate import DataError, ObservationsLike
 
@@ -381,7 +381,7 @@ class Dataset:
         columns |= {name: column for name, column in optional.items() if column is not None}
         for name, column in columns.items():
             found.update(f"{name} {column.dtype} {column.shape}".encode())
-            for rows in validate.pieces(column):
+            for rows in pieces(column):
                 found.update(np.ascontiguousarray(column[rows]).data)
         return found.hexdigest()
 

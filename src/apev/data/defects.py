@@ -133,12 +133,12 @@ def _out_of_bounds(dataset: Dataset) -> list[str]:
         return [f"actions have {width[0]} numbers a row, the environment's {np.size(bounds[0])}"]
     low, high = (np.broadcast_to(bound, width) for bound in bounds)
     slack = 1e-3 * (high - low)
-    outside = ((dataset.actions < low - slack) | (dataset.actions > high + slack)).any(axis=1)
-    if not outside.any():
+    outside = validate.bad_rows(dataset.actions, lambda part: (part < low - slack) | (part > high + slack))
+    if not len(outside):
         return []
-    least, most = float(np.min(dataset.actions)), float(np.max(dataset.actions))
+    least, most = float(dataset.actions.min()), float(dataset.actions.max())
     return [
-        f"actions: {int(outside.sum())} rows (first {int(np.argmax(outside))}) lie outside the environment's bounds, "
+        f"actions: {len(outside)} rows (first {int(outside[0])}) lie outside the environment's bounds, "
         f"{low.min():g} to {high.max():g}: they reach from {least:g} to {most:g}"
     ]
 

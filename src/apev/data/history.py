@@ -80,7 +80,7 @@ class WindowSampler(HistorySampler):
     """Random windows of episodes, each row with the one step before it; about `batch_size` rows of them in a batch."""
 
     def __init__(self, dataset: Dataset, *, window: int, burn_in: int, **how: Any) -> None:
-        super().__init__(dataset, steps=1, **how)
+        super().__init__(dataset, steps=1, **how | {"draw": "rows"})  # a window is a block by itself
         begin, first, end = windows_of(dataset, window, burn_in)
         self._begin, self._counts_from, self._end = (self._column(part) for part in (begin, first, end))
         self.window = int((end - begin).max())

@@ -76,7 +76,7 @@ class PrioritisedSampler(Sampler):
         device: str | torch.device = "cpu",
         seed: int = 0,
     ) -> None:
-        super().__init__(dataset, device=device, seed=seed)
+        super().__init__(dataset, device=device, seed=seed, draw="rows")  # losses decide, wherever a row lies
         if count < 1 or (pictures is not None and pictures < 1):
             raise ValueError(f"PrioritisedSampler: count is {count}, pictures {pictures}. Fix: at least 1.")
         if pictures is not None and (returns is None or self._picture is None):

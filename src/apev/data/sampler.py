@@ -12,6 +12,9 @@ Otherwise rows are drawn uniformly, `batch_size` of them. All draws are with rep
 
 Columns that lie in files stay there. Their rows are drawn one batch ahead, so that the disk works while the agent learns; what
 is drawn does not depend on it. For a GPU such columns are gathered on the CPU and sent batch by batch.
+
+Files that are larger than memory are drawn in blocks (`apev.data.blocks`), with the same chance for every row or context, and
+without replacement within an epoch.
 """
 
 from __future__ import annotations
@@ -19,14 +22,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from apev.data.batch import Batch, Observations
+from apev.data.blocks import BLOCK_ROWS, POOL_BLOCKS, Blocks, Draw, GroupBlocks, RowBlocks, resolved
 from apev.data.dataset import Dataset
-from apev.data.mapped import Pages, as_tensor
+from apev.data.mapped import Pages, Shards, TensorShards, as_tensor
 from apev.data.validate import DataError
 
 DRAW = 2**62  # an integer draw this wide, modulo a group's size, is uniform for every purpose
@@ -47,7 +52,13 @@ class Sampler:
         batch_size: int | None = None,
         device: str | torch.device = "cpu",
         seed: int = 0,
+        draw: Draw = "auto",
+        block_rows: int = BLOCK_ROWS,
+        pool_blocks: int = POOL_BLOCKS,
     ) -> None:
+        """draw: single "rows", or "blocks" of `block_rows` that are mixed with others, `pool_blocks` at a time; "auto" takes
+        blocks where the log lies in files that do not fit comfortably in memory.
+        """
         for name, value in (("batch_groups", batch_groups), ("per_group", per_group), ("batch_size", batch_size)):
             if value is not None and value < 1:
                 raise ValueError(f"Sampler: {name} is {value}. Fix: pass at least 1.")
@@ -94,7 +105,10 @@ class Sampler:
         self._group = self._column(dataset.group)
 
         self._pages = Pages([*dataset.observations.values(), *(dataset.given_next or {}).values(), dataset.actions])
-        self._pages.expect_random()
+        self.draw = resolved(draw, dataset)
+        self._blocks: Blocks | None = None
+        if self.draw == "rows":
+            self._pages.expect_random()
         self._ahead: tuple[Tensor, Tensor] | None = None  # rows of the coming batch, and the generator before they were drawn
         self._fetching = 0  # for so many batches the disk is told of rows beforehand
 
@@ -107,19 +121,34 @@ class Sampler:
             self._groups, self._starts, self._counts = self._column(drawable), self._column(starts), self._column(counts)
         elif len(usable) < len(dataset):
             self._rows = self._column(usable)
+        if self.draw == "blocks":
+            how = (self._generator, self._pages.fetch if self._pages else None, block_rows, pool_blocks)
+            if self.by_group:
+                assert self._rows is not None
+                shape = self.batch_groups, self.per_group
+                self._blocks = GroupBlocks(self._rows, self._starts, self._counts, shape, *how)
+            else:
+                self._blocks = RowBlocks(self._rows, len(usable), self.batch_size, *how)
 
     def sample(self) -> Batch:
         """The next random batch."""
-        if not self.by_group:
+        if self._blocks is not None:
+            rows, chosen = self._blocks.next()
+        elif self.by_group:
+            rows, chosen = self._by_group()
+        else:
             return self._gather_ahead() if self._pages else self._gather(self._uniform())
-        assert self._rows is not None
-        chosen = self._draw(len(self._groups), self.batch_groups)
-        offset = self._draw(DRAW, self.batch_groups, self.per_group) % self._counts[chosen, None]
-        rows = self._rows[(self._starts[chosen, None] + offset).flatten()]
-        if not self.by_picture:
+        if not self.by_picture or chosen is None:
             return self._gather(rows)
         table = self._shown(self._groups[chosen])  # the group of a shared picture is the picture
         return self._assemble(rows, table, self._repeat, self._repeat, shared=True)
+
+    def _by_group(self) -> tuple[Tensor, Tensor]:
+        """[batch_size] rows, and the places [batch_groups] of their groups, each group equally likely."""
+        assert self._rows is not None
+        chosen = self._draw(len(self._groups), self.batch_groups)
+        offset = self._draw(DRAW, self.batch_groups, self.per_group) % self._counts[chosen, None]
+        return self._rows[(self._starts[chosen, None] + offset).flatten()], chosen
 
     def _uniform(self) -> Tensor:
         """[batch_size] usable rows, each equally likely."""
@@ -166,6 +195,8 @@ class Sampler:
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that the coming batches depend on: uint8, as checkpoints store it."""
+        if self._blocks is not None:
+            return self._blocks.state_dict()
         state = self._generator.get_state() if self._ahead is None else self._ahead[1]
         return {"generator": state.clone()}
 
@@ -173,11 +204,18 @@ class Sampler:
         """Go on exactly where `state_dict` was taken."""
         if "generator" not in state:
             raise KeyError(f"Sampler state has keys {sorted(state)}. Fix: pass what Sampler.state_dict() returned.")
+        if ("place" in state) != (self._blocks is not None):
+            was = "blocks" if "place" in state else "rows"
+            raise ValueError(f"Sampler state is of one that draws {was}, and this one draws {self.draw}. Fix: draw={was!r}.")
         self._generator.set_state(state["generator"].to("cpu", torch.uint8).clone())
         self._ahead = None
+        if self._blocks is not None:
+            self._blocks.load_state_dict(state)
 
     def _column(self, array: np.ndarray) -> Tensor:
-        """The column on the device in its own dtype; on the CPU it shares memory with the data set."""
+        """The column on the device in its own dtype; on the CPU it shares memory, or files, with the data set."""
+        if isinstance(array, Shards):
+            return cast(Tensor, TensorShards(array))  # it stands for one where rows are selected
         return as_tensor(array).to(self._home)
 
     def _draw(self, high: int, *shape: int) -> Tensor:

@@ -6,16 +6,15 @@ A wrong log trains without complaint and gives a bad policy, so everything is ch
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from apev.data.mapped import is_mapped
+from apev.data.mapped import Shards, is_mapped, pieces
 from apev.files import FileError
 
-PIECE_BYTES = 1 << 24
 MOST_ACTIONS = 1 << 16  # discrete actions: each is an output of every network
 ObservationsLike = ArrayLike | Mapping[str, ArrayLike]
 
@@ -33,14 +32,6 @@ class DataError(FileError):
         self.column = column
         self.row = row
         self.rows = rows if rows is not None or row is None else np.array([row])
-
-
-def pieces(array: np.ndarray) -> Iterator[slice]:
-    """Rows in pieces of a few megabytes, so that a check on a mapped column needs little memory."""
-    size = max(1, array.itemsize * int(np.prod(array.shape[1:])))
-    step = max(1, PIECE_BYTES // size)
-    for start in range(0, len(array), step):
-        yield slice(start, start + step)
 
 
 def bad_rows(array: np.ndarray, is_bad: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -69,6 +60,8 @@ def as_column(value: Any, column: str) -> np.ndarray:
         raise DataError(column, "the column is missing", f"pass {column}, one entry a row")
     if isinstance(value, Mapping):
         raise DataError(column, "is a dict", "only observations, next_observations and pictures may be dicts of arrays")
+    if isinstance(value, Shards):
+        return cast(np.ndarray, value)  # it stands for one
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:

@@ -29,6 +29,7 @@ from apev.agents.continuous.base import ContinuousAgent, parameters
 from apev.belief import draw_index, most_believed
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
+from apev.data.mapped import moments
 from apev.nn.ensemble import EnsembleMLP, NormedMLP
 
 ACTOR_EVERY = 2  # updates
@@ -85,8 +86,8 @@ class TD3BC(ContinuousAgent):
         agent = super().for_data(dataset, config, seed=seed)
         agent.lowest.fill_(dataset.lowest_return(config.gamma))
         agent.highest.fill_(dataset.highest_return(config.gamma))
-        columns = [np.asarray(dataset.observations[key]) for key in dataset.vector_keys]
-        mean, deviation = (np.concatenate([by(c, axis=0, dtype=np.float64) for c in columns]) for by in (np.mean, np.std))
+        measured = [moments(dataset.observations[key]) for key in dataset.vector_keys]
+        mean, deviation = (np.concatenate(part) for part in zip(*measured, strict=True))
         agent.centre.copy_(torch.from_numpy(mean))
         agent.spread.copy_(torch.from_numpy(np.where(deviation > SMALLEST, deviation, 1.0)))
         return agent

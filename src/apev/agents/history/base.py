@@ -27,7 +27,7 @@ from apev.agents.continuous.iql import IQL
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.data.history import HistoryBatch, Past
-from apev.data.validate import pieces
+from apev.data.mapped import pieces
 
 CONSTANT = 1e-6  # a deviation this small beside the mean is rounding
 

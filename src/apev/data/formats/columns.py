@@ -167,8 +167,13 @@ def from_file(file: str, arrays: dict[str, np.ndarray], header: str | None) -> C
 
 def header_of(dataset: Dataset) -> str:
     """The header our files carry, as JSON."""
-    facts = {"format": FORMAT, "version": VERSION, "apev": __version__, "num_actions": dataset.num_actions}
-    return json.dumps(facts | {"source": dataset.source})
+    return header(dataset.num_actions, dataset.source)
+
+
+def header(num_actions: int | None, source: Mapping[str, Any]) -> str:
+    """The header of a file with so many actions (None: continuous) and this source."""
+    facts = {"format": FORMAT, "version": VERSION, "apev": __version__, "num_actions": num_actions}
+    return json.dumps(facts | {"source": dict(source)})
 
 
 def entries(dataset: Dataset) -> dict[str, np.ndarray]:

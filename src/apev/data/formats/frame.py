@@ -50,19 +50,14 @@ def read(
     """See `Dataset.from_frame`."""
     seen = [observations] if isinstance(observations, str) else list(observations)
     acts = [action] if isinstance(action, str) else list(action)
-    for name, columns in (("observations", seen), ("action", acts)):
-        if not columns or len(set(columns)) < len(columns):
-            raise DataError(name, f"names the columns {columns}", "at least one, and none twice")
+    _check_table(frame)
     allowed = {} if masks is None else mask_columns([str(name) for name in frame.columns], masks)
     flags = {"terminated": terminated, "truncated": truncated}
-    _check_columns(
-        frame,
-        [episode, time, *seen, *acts, reward, *allowed.values(), *(c for c in (context, *flags.values()) if c is not None)],
-    )
-    late = [name for name in seen if name in (*acts, reward, terminated, truncated)]
-    if late:
-        problem = "is an observation, but is only known after the action"
-        raise DataError(late[0], problem, "leave it out of observations, or shift it by a row within its episode")
+    optional = [name for name in (context, *flags.values()) if name is not None]
+    check_names(list(frame.columns), seen, acts, [reward, *optional[context is not None :]])
+    named = [episode, time, *seen, *acts, reward, *allowed.values(), *optional]
+    check_there(list(frame.columns), named)
+    _check_filled(frame, named)
 
     ids, values = _ids(frame[episode])
     moments, instants = _times(frame[time])
@@ -77,7 +72,7 @@ def read(
     about = dict(source or {}) | {"observation_names": [name for part in names for name in part]}
     actions, labels = _one_action(frame[action]) if isinstance(action, str) else (_several_actions(frame, acts), None)
     if allowed:
-        actions, labels = _with_allowed(actions, labels, list(allowed), str(masks))
+        actions, labels = with_allowed(actions, labels, list(allowed), str(masks))
     if labels is not None:
         about["action_names"] = labels
     order_of_masks = labels or [str(i) for i in range(len(allowed))]
@@ -114,7 +109,7 @@ def mask_columns(there: Sequence[str], prefix: str) -> dict[str, str]:
     return found
 
 
-def _with_allowed(actions: np.ndarray, labels: list[str] | None, named: list[str], prefix: str) -> tuple[np.ndarray, Any]:
+def with_allowed(actions: np.ndarray, labels: list[str] | None, named: list[str], prefix: str) -> tuple[np.ndarray, Any]:
     """(actions, their names) with those among them that have a mask but were never taken."""
     if actions.ndim > 1:
         raise DataError("masks", "are given, but the action is continuous", "leave them out")
@@ -129,21 +124,39 @@ def _with_allowed(actions: np.ndarray, labels: list[str] | None, named: list[str
     return actions, every
 
 
-def _check_columns(frame: Any, names: list[str]) -> None:
-    """A table with these columns, one each, and a value in every row."""
+def _check_table(frame: Any) -> None:
     if not isinstance(frame, pandas().DataFrame):
         raise DataError(
             "frame", f"is a {type(frame).__name__}, not a pandas DataFrame", "make one of it: pandas.DataFrame(...)"
         )
     if not len(frame):
         raise DataError("frame", "the table is empty", "pass at least one row")
+
+
+def check_names(there: list[str], seen: list[str], acts: list[str], later: list[str]) -> None:
+    """Observations and actions are columns, each once, and nothing is observed that is only known `later`."""
+    for name, columns in (("observations", seen), ("action", acts)):
+        if not columns or len(set(columns)) < len(columns):
+            raise DataError(name, f"names the columns {columns}", "at least one, and none twice")
+    check_there(there, [*seen, *acts])
+    late = [name for name in seen if name in (*acts, *later)]
+    if late:
+        problem = "is an observation, but is only known after the action"
+        raise DataError(late[0], problem, "leave it out of observations, or shift it by a row within its episode")
+
+
+def check_there(there: list[str], names: list[str]) -> None:
+    """A table with these columns, one each."""
     for name in names:
-        count = list(frame.columns).count(name)
+        count = there.count(name)
         if count != 1:
-            problem = (
-                f"the table has {count or 'no'} column{'s' * (count > 1)} of this name; it has {list(frame.columns)!s:.300}"
-            )
+            problem = f"the table has {count or 'no'} column{'s' * (count > 1)} of this name; it has {there!s:.300}"
             raise DataError(str(name), problem, "name one of them" if not count else "rename all but one")
+
+
+def _check_filled(frame: Any, names: list[str]) -> None:
+    """A value in every row of these columns."""
+    for name in names:
         rows = np.flatnonzero(frame[name].isna().to_numpy())
         if len(rows):
             raise DataError(name, "the value is missing", "fill it in, or drop the row: frame.dropna()", rows=rows)

@@ -37,7 +37,8 @@ from apev.data.dataset import Dataset
 from apev.data.formats.columns import D4RL_NAMES, HEADER, Columns, entries, from_file, header_of, known
 from apev.data.formats.folder import copy_column
 from apev.data.formats.npz import check_growth
-from apev.data.validate import PIECE_BYTES, DataError
+from apev.data.mapped import PIECE_BYTES
+from apev.data.validate import DataError
 from apev.files import brief, reading, regular, whole
 
 SUFFIXES = (".hdf5", ".h5")

@@ -5,6 +5,7 @@
     log.apev                    a folder of mapped columns       apev.data.formats.folder
     mujoco/hopper/expert-v0     a Minari id, or its folder       apev.data.formats.minari
     log.csv, log.parquet        a table, one row a step          apev.data.formats.table (read only)
+    big/                        a folder of Parquet files        apev.data.formats.sort (converted only)
 
 The names of the columns are in `apev.data.formats.columns`.
 """
@@ -18,12 +19,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from apev.data.dataset import Dataset
-from apev.data.formats import folder, hdf5, npz, table
+from apev.data.formats import folder, hdf5, npz, parquet, sort, table
 from apev.data.formats import minari as minari_files
 from apev.data.formats.columns import Columns, entries
 from apev.data.validate import DataError
 
-Kind = Literal["npz", "hdf5", "folder", "minari", "table"]
+Kind = Literal["npz", "hdf5", "folder", "minari", "table", "tables"]
 
 
 def kind_of(path: str | os.PathLike[str], *, reading: bool = True) -> Kind:
@@ -40,10 +41,14 @@ def kind_of(path: str | os.PathLike[str], *, reading: bool = True) -> Kind:
         if reading:
             return "table"
         raise DataError(file.name, "tables are read, not written", "write .npz, .hdf5, .apev, or a Minari id")
+    if reading and minari_files.is_folder(path):
+        return "minari"
+    if reading and file.is_dir() and next(file.rglob(f"*{parquet.SUFFIX}"), None) is not None:
+        return "tables"
     if minari_files.is_name(path):
         return "minari"
     fix = (
-        "use .npz (np.savez makes such files), .hdf5 (D4RL), .apev, a table (.csv, .parquet), "
+        "use .npz (np.savez makes such files), .hdf5 (D4RL), .apev, a table (.csv, .parquet, a folder of Parquet files), "
         "or a Minari id such as mujoco/hopper/expert-v0"
     )
     raise DataError(file.name, f"unknown file type {suffix or 'without extension'!r}", fix)
@@ -52,6 +57,9 @@ def kind_of(path: str | os.PathLike[str], *, reading: bool = True) -> Kind:
 def read(path: str | os.PathLike[str], *, horizon: int | None = None) -> Columns:
     """The columns as they were logged, before any check of the values."""
     kind = kind_of(path)
+    if kind == "tables":
+        fix = f"sort it into a mapped log first: `apev data convert {path} NAME.apev`"
+        raise DataError(Path(path).name, "is a folder of Parquet files", fix)
     if kind == "table":
         log = table.load(path)
         return Columns(Path(path).name, entries(log), log.num_actions, log.source)
@@ -98,10 +106,29 @@ def convert(
     compress: bool = False,
     horizon: int | None = None,
     columns: Mapping[str, Any] | None = None,
+    shard_rows: int | None = None,
+    memory: int | None = None,
 ) -> None:
-    """Write `source` in the format that `target` says, after every check; HDF5 is never held in memory as a whole."""
-    kind = kind_of(target, reading=False)
-    if columns or kind_of(source) != "hdf5":
+    """Write `source` in the format that `target` says, after every check.
+
+    HDF5, and Parquet that becomes .apev, is never held in memory as a whole; shard_rows, memory: see `sort.convert`.
+    """
+    kind, given = kind_of(target, reading=False), kind_of(source)
+    sorts = given == "tables" or (given == "table" and kind == "folder" and Path(source).suffix.lower() == parquet.SUFFIX)
+    if sorts:
+        names = table.Names.of(columns or {})
+        rows, limit = sort.SHARD_ROWS if shard_rows is None else shard_rows, sort.MEMORY if memory is None else memory
+        if kind == "folder":
+            sort.convert(Path(source), Path(target), names, shard_rows=rows, memory=limit)
+            return
+        with tempfile.TemporaryDirectory(prefix="sorted-") as unpack:
+            sort.convert(Path(source), Path(unpack) / "log.apev", names, shard_rows=rows, memory=limit)
+            save(load(Path(unpack) / "log.apev"), target, compress=compress)
+        return
+    if shard_rows is not None or memory is not None:
+        fix = "leave shard_rows and memory out (--shard-rows, --memory)"
+        raise DataError(Path(source).name, "is not sorted on disk: only Parquet that becomes .apev is", fix)
+    if columns or given != "hdf5":
         save(load(source, horizon=horizon, columns=columns), target, compress=compress)
         return
     beside = None if kind == "minari" else Path(target).absolute().parent

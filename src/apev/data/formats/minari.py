@@ -39,9 +39,14 @@ INSTALL = 'Fix: pip install "apev[minari]".'
 Episode = tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a Minari data set is there."""
+    return _data_folder(path) is not None
+
+
 def is_name(path: str | os.PathLike[str]) -> bool:
     """Whether this is a Minari folder, or could be a Minari id."""
-    return _data_folder(path) is not None or (not Path(path).is_absolute() and ID.fullmatch(str(path)) is not None)
+    return is_folder(path) or (not Path(path).is_absolute() and ID.fullmatch(str(path)) is not None)
 
 
 def _data_folder(path: str | os.PathLike[str]) -> Path | None:
