@@ -31,10 +31,10 @@ Kind = Literal["npz", "hdf5", "folder", "minari", "policy", "run", "results"]
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 RUN = {"updates": 12, "batch_size": 16, "checkpoint_every": 6, "held_out": 0.3, "threads": 1}
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
-    "ape-v": ("discrete.npz", {"agent": "ape-v", "members": 2, "set": ("hidden=8,8",)}),
-    "dqn": ("discrete.npz", {"agent": "dqn", "members": 2, "set": ("hidden=8,8",)}),
-    "sac": ("continuous.npz", {"agent": "sac", "set": ("hidden=8,8",)}),
-    "ape-v-sac": ("continuous.npz", {"agent": "ape-v", "members": 2, "set": ("hidden=8,8", "critics=4")}),
+    "ape-v": ("discrete.npz", {"agent": ("ape-v",), "members": 2, "set": ("hidden=8,8",)}),
+    "dqn": ("discrete.npz", {"agent": ("dqn",), "members": 2, "set": ("hidden=8,8",)}),
+    "sac": ("continuous.npz", {"agent": ("sac",), "set": ("hidden=8,8",)}),
+    "ape-v-sac": ("continuous.npz", {"agent": ("ape-v",), "members": 2, "set": ("hidden=8,8", "critics=4")}),
 }
 AGENTS: dict[str, tuple[Any, Any]] = {
     "ape-v": (agents.APEV, agents.APEVConfig),

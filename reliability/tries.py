@@ -177,7 +177,7 @@ class Bench:
         yield "convert", Convert(source=path, target=str(out / "converted.npz")).run
         if every:
             tiny = {"updates": 2, "batch_size": 8, "held_out": 0.0, "set": ("hidden=8",)}
-            yield "train", train_command(given, out / "run", {"agent": "bc"}, **tiny).run
+            yield "train", train_command(given, out / "run", {"agent": ("bc",)}, **tiny).run
             if (out / "run" / "policy").is_dir():
                 yield "evaluate", Evaluate(runs=(out / "run",), episodes=1).run
 

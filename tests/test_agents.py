@@ -364,6 +364,15 @@ def test_apev_under_certainty_also_learns_each_members_own_value() -> None:
     torch.testing.assert_close(gradient(agent, "correction"), correction, rtol=2e-3, atol=1e-2)
 
 
+def test_a_member_can_follow_its_own_best_action_instead_of_the_policys() -> None:
+    q, belief = torch.tensor([[[1.0, 3.0]], [[8.0, 0.0]]]), torch.tensor([[0.5, 0.5]])  # the mean of both prefers action 0
+    own, policy = (apev(surprise="paper", targets=word) for word in ("own", "policy"))
+    torch.testing.assert_close(policy.next_value(q, belief, None), torch.tensor([[1.0], [8.0]]))
+    torch.testing.assert_close(own.next_value(q, belief, None), torch.tensor([[3.0], [8.0]]))
+    with pytest.raises(ValueError, match="Fix: 'policy' or 'own'"):
+        apev(targets="both")
+
+
 @pytest.mark.parametrize("surprise", ["certain", "paper"])
 def test_termination_cuts_the_future_off_and_a_time_limit_does_not(surprise: str) -> None:
     agent = apev(surprise=surprise)

@@ -16,6 +16,7 @@ from apev.rollout import GymnasiumBatch, rollout
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 DEPLOY = EXAMPLES / "deploy_onnx.py"  # it needs files
+SWEEP = EXAMPLES / "sweep_ray.py"  # it needs Ray
 SMALL: dict[str, dict[str, int]] = {
     "customers.py": {"customers": 60, "updates": 10, "episodes": 3},
     "decide_offline.py": {"customers": 60, "updates": 10, "fit": 20},
@@ -26,7 +27,7 @@ SMALL: dict[str, dict[str, int]] = {
 }
 
 
-@pytest.mark.parametrize("path", sorted(set(EXAMPLES.glob("*.py")) - {DEPLOY}), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(set(EXAMPLES.glob("*.py")) - {DEPLOY, SWEEP}), ids=lambda path: path.name)
 def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = runpy.run_path(str(path))["main"](**SMALL[path.name])
     out = capsys.readouterr().out
@@ -58,6 +59,14 @@ def test_the_notebook_runs_and_keeps_its_outputs() -> None:
         code[0].source = code[0].source.replace(large, small)
     nbclient.NotebookClient(notebook, timeout=200).execute()
     assert "belief" in code[-1].outputs[0]["text"]
+
+
+def test_a_sweep_runs_on_ray(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ray", reason="needs the extra: pip install 'apev[ray]'")
+    made = runpy.run_path(str(SWEEP))["main"](out=str(tmp_path), updates=5, episodes=1, seeds=1)
+    assert made.keys() == {"bc, seed 0", "iql, seed 0", "cql, seed 0"}
+    out = capsys.readouterr().out
+    assert all(f"{name}: {value:.1f}" in out for name, value in made.items())
 
 
 @pytest.mark.parametrize("continuous", [False, True])

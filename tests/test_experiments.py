@@ -303,18 +303,23 @@ def test_moves_are_those_replays_speak_of() -> None:
 
 
 def test_ablation_trains_each_variant_beside_the_plain_ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    variants = {"ape-v-printed": APEVConfig(**SMALL, surprise="paper"), "ape-v": APEVConfig(**SMALL, wildcards=1)}
+    variants = {"ape-v-printed": APEVConfig(**SMALL, surprise="paper"), "+ masks": APEVConfig(**SMALL, wildcards=1)}
+    ensembles = {"ensemble": DQNConfig(**SMALL), "ensemble with masks": DQNConfig(**SMALL, bootstrap=0.5)}
     monkeypatch.setattr(ablation, "VARIANTS", variants)
-    monkeypatch.setitem(locked_doors.CONFIGS, "ensemble", DQNConfig(**SMALL))
+    monkeypatch.setattr(ablation, "ENSEMBLES", ensembles)
     few = limited(IMAGES, TINY)
     images = ImageSet(few.train_images, few.train_labels, few.test_images, few.test_labels)
-    summary = ablation.run_ablation(tmp_path / "out", images, seeds=(0,), updates=4, train_images=16, console=QUIET)
-    assert set(summary["policies"]) == {
-        "oracle",
-        *variants,
-        *("ape-v-eval-only", "random-member-step", "average", "single", "average with discount .98"),
-    }
+    given: dict[str, Any] = {"seeds": (0,), "updates": 4, "train_images": 16, "console": QUIET}
+    plain = {"oracle", "ape-v-eval-only", "random-member-step", "average", "single"}
+    first = ablation.run_ablation(tmp_path / "out", images, agents=("ensemble",), **given)
+    assert set(first["policies"]) == plain
+    summary = ablation.run_ablation(tmp_path / "out", images, resume=True, **given)  # goes on with the others
+    masked = {"+ masks, belief frozen", "eval only with masks", "average with masks"}
+    assert set(summary["policies"]) == plain | masked | set(variants)
+    assert summary["policies"]["average"] == first["policies"]["average"]
     assert summary["meta"]["scale"] == "ablation"
+    with pytest.raises(ValueError, match="Fix: one of 'ensemble'"):
+        ablation.run_ablation(tmp_path / "out", images, agents=("+ magic",), resume=True, **given)
 
 
 def test_every_variant_is_a_different_recipe() -> None:

@@ -60,7 +60,6 @@ def test_a_notebook_is_not_flooded(widgets: bool, monkeypatch: pytest.MonkeyPatc
     bars = progress.progress_bar(console)
     assert bars.disable is not widgets
     task = bars.add_task("learning", total=1000)
-    bars.said = 0.0
     for _ in range(1000):
         bars.advance(task)
     assert len(lines) == 0 if widgets else 10 <= len(lines) <= 20  # one a minute

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from apev.bayes import best_markov, evaluate_markov, solve
+from apev.cells import run_cells
 from apev.cli import main
 from apev.envs import OraclePolicy, Room
 from apev.experiments.theory import recipe as theory
 from apev.experiments.theory.chain import chain
 from apev.experiments.theory.charts import lane_points
 from apev.experiments.theory.claims import make_claims
-from apev.experiments.theory.exact import chain_rows, city_exact, shortest_round_trip
+from apev.experiments.theory.exact import chain_rows, shortest_round_trip
 from apev.experiments.theory.learned import Task, learn
 from apev.experiments.theory.report import TABLES, fill_blocks, markdown_block, read_theory
 from apev.experiments.theory.worlds import WORLDS, chain_world, doors_world
@@ -35,7 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int | str 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(theory.SIZES, "smoke", TINY)
         with pytest.raises(SystemExit) as stop:
-            main(["reproduce", "theory", "--scale", "smoke", "--workers", "1", "--out", str(out)])
+            main(["reproduce", "theory", "--scale", "smoke", "--jobs", "1", "--out", str(out)])
     return out, stop.value.code
 
 
@@ -73,18 +74,18 @@ def test_a_run_with_all_claims_held_exits_with_0(monkeypatch: pytest.MonkeyPatch
     main(["reproduce", "theory", "--out", str(tmp_path)])
 
 
-def test_no_workers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_jobs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["reproduce", "theory", "--workers", "0", "--out", str(tmp_path)])
+        main(["reproduce", "theory", "--jobs", "0", "--out", str(tmp_path)])
     assert stop.value.code == 2
     assert "Fix" in capsys.readouterr().err
 
 
-def test_jobs_give_the_same_in_worker_processes() -> None:
-    work: list[theory.Job] = [("city", city_exact, (20,)), ("learned", learn, (Task("city", "ape-v", 0, 3),))]
-    alone, apart = (dict(theory.run_jobs(work, workers)) for workers in (1, 2))
-    assert alone["city"] == apart["city"]
-    assert alone["learned"] == apart["learned"]
+def test_cells_give_the_same_in_other_processes() -> None:
+    work = [cell for cell in theory.cells(TINY) if cell.name in ("city", "learned city, ape-v, seed 0")]
+    alone, apart = (run_cells(work, jobs=jobs) for jobs in (1, 2))
+    assert len(work) == 2
+    assert alone == apart
 
 
 def test_the_report_is_made_again_from_the_stored_file(

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 import apev
+from apev.cells import CellsError
 from apev.commands.collect import Collect
 from apev.commands.collect_maze import CollectMaze
 from apev.commands.data import Data
@@ -71,6 +72,9 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         ERRORS.print("[yellow]stopped; --resume goes on from the last checkpoint[/yellow]")
         sys.exit(130)
+    except CellsError as failed:
+        ERRORS.print(f"[red]error:[/red] {markup(str(failed), lines=True)}", emoji=False, soft_wrap=True)
+        sys.exit(1)
     except BrokenPipeError:  # see quiet_pipes
         raise
     except (TrainingError, ValueError, OSError, ImportError, gymnasium.error.Error) as error:

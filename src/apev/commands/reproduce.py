@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
-from apev.machine import Machine
+from apev.cells import Machines, Many
 
 Algorithm = Literal[
     "bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-printed", "ape-v-no-floor", "ape-v-eval-only", "ape-v"
@@ -36,18 +35,19 @@ Task = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class LockedDoors(Machine):
+class LockedDoors(Machines):
     """The paper's Section 6.1: trained agents on CIFAR-10 photographs, every policy in the same test rooms."""
 
-    scale: Literal["smoke", "demo", "small", "cpu", "paper"] = "cpu"
-    """smoke: seconds; demo: minutes; small: 3,000 photographs seen 170 times at the paper's discount, hours; cpu: two cores,
-    tens of minutes a seed; paper: its updates and batch, for a GPU."""
+    scale: Literal["smoke", "demo", "short", "small", "cpu", "paper"] = "cpu"
+    """smoke: seconds; demo: minutes; short: 8 passes over the photographs at discount .9, tens of minutes a seed; small: 3,000
+    photographs, 170 passes at the paper's discount, hours; cpu: 25 passes at the paper's discount, hours; paper: its updates
+    and batch, for a GPU."""
     out: Path = Path("runs/locked-doors")
     """Folder for episodes, curves, summary.json, figures and report.html."""
     images: str | None = None
     """An .npz or the official cifar-10-python.tar.gz, or 'cifar10' to download it; else the small set we ship."""
     seeds: tuple[int, ...] | None = None
-    """Which seeds, by name: --seeds 0 1 2. Unless given: 0 for smoke and demo, 0 to 2 for small and cpu, 0 to 3 for paper."""
+    """Which seeds, by name: --seeds 0 1 2. Unless given: 0 for smoke and demo, 0 to 3 for paper, else 0 to 2."""
     only_seed: int | None = None
     """Do one seed and no table: several processes can share a folder. Run again with --resume for the table."""
     agents: tuple[str, ...] = ()
@@ -57,42 +57,34 @@ class LockedDoors(Machine):
 
     def run(self) -> None:
         """Train, walk the test rooms, print the table."""
-        from dataclasses import replace
-
         from apev.envs import load_images
         from apev.experiments.common.provenance import provenance
-        from apev.experiments.locked_doors.recipe import RECIPES, TRAINED, run
+        from apev.experiments.locked_doors.cells import Asked, evaluations, trainings
+        from apev.experiments.locked_doors.recipe import TRAINED, begin, run
 
         self.use()
-        seeds = self.seeds or tuple(range({"smoke": 1, "demo": 1, "small": 3, "cpu": 3, "paper": 4}[self.scale]))
-        meta = provenance() | {"scale": self.scale}
+        unknown = [name for name in self.agents if name not in TRAINED]
+        if unknown:
+            raise ValueError(f"--agents {unknown[0]}: no such agent here. Fix: some of {', '.join(TRAINED)}.")
+        seeds = self.seeds or tuple(range({"smoke": 1, "demo": 1, "short": 3, "small": 3, "cpu": 3, "paper": 4}[self.scale]))
         images = load_images(self.images)
-        if self.images is None and self.scale in ("cpu", "paper"):
+        if self.images is None and self.scale in ("short", "cpu", "paper"):
             told = f"{len(images.train_labels):,} training photographs, the set shipped in the package"
             Console(stderr=True).print(f"{self.scale} scale on {told}. Pass --images for all of CIFAR-10's vehicles.")
-        title = f"Locked Doors, {self.scale} scale"
-        recipe = RECIPES[self.scale]
-        if self.agents:
-            unknown = [name for name in self.agents if name not in TRAINED]
-            if unknown:
-                raise ValueError(f"--agents {unknown[0]}: no such agent here. Fix: some of {', '.join(TRAINED)}.")
-            recipe = replace(recipe, agents=self.agents)
-        run(
-            self.out,
-            images,
-            recipe,
-            seeds=seeds,
-            only_seed=self.only_seed,
-            device=self.device,
-            resume=self.resume or self.only_seed is not None,
-            meta=meta,
-            title=title,
-        )
+        asked = Asked(self.scale, self.agents)
+        recipe, own = asked.recipe()[0], self.only_seed
+        begin(self.out, images, recipe, self.resume or own is not None)
+        for cells in (trainings, evaluations):
+            self.run_cells(cells(self.out, asked, self.images, seeds if own is None else [own], self.device))
+        if own is None:
+            title = f"Locked Doors, {self.scale} scale"
+            meta = provenance() | {"scale": self.scale}
+            run(self.out, images, recipe, seeds=seeds, device=self.device, resume=True, meta=meta, title=title)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoorsAblation(Machine):
-    """What each idea of our recipe does: APE-V as printed, and with the ideas added one by one (Locked Doors)."""
+class DoorsAblation(Machines):
+    """What each idea of our recipe does: APE-V as printed, and with the ideas added one by one (Locked Doors). Hours."""
 
     out: Path = Path("runs/locked-doors-ablation")
     """Folder for episodes, curves, summary.json and figures."""
@@ -100,9 +92,11 @@ class DoorsAblation(Machine):
     """As for locked-doors."""
     seeds: tuple[int, ...] = (0,)
     """Which seeds, by name: --seeds 0 1 2."""
-    updates: int = 1200
+    agents: tuple[str, ...] = ()
+    """Which variants to train, e.g. --agents ensemble "+ masks"; unless given, all."""
+    updates: int = 16_000
     """Gradient steps a variant."""
-    train_images: int = 1000
+    train_images: int = 3000
     """How many training images are used."""
     resume: bool = False
     """Go on with an interrupted run in the same folder."""
@@ -112,43 +106,42 @@ class DoorsAblation(Machine):
         from apev.envs import load_images
         from apev.experiments.common.provenance import provenance
         from apev.experiments.locked_doors.ablation import run_ablation
+        from apev.experiments.locked_doors.cells import Asked, evaluations, trainings
+        from apev.experiments.locked_doors.recipe import begin
 
         self.use()
-        run_ablation(
-            self.out,
-            load_images(self.images),
-            seeds=self.seeds,
-            updates=self.updates,
-            train_images=self.train_images,
-            device=self.device,
-            resume=self.resume,
-            meta=provenance(),
-        )
+        images = load_images(self.images)
+        asked = Asked(agents=self.agents, updates=self.updates, train_images=self.train_images)
+        begin(self.out, images, asked.recipe()[0], self.resume)
+        for cells in (trainings, evaluations):
+            self.run_cells(cells(self.out, asked, self.images, self.seeds, self.device))
+        given: dict[str, Any] = {"seeds": self.seeds, "updates": self.updates, "train_images": self.train_images}
+        given["agents"] = self.agents
+        run_ablation(self.out, images, device=self.device, resume=True, meta=provenance(), **given)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Theory:
+class Theory(Many):
     """The paper's Sections 4 and 5 and Figure 1: every claim with its number; exits with 1 if one fails."""
 
     out: Path = Path("runs/theory")
     """Folder for summary.json, figures and report.html."""
     scale: Literal["smoke", "full"] = "full"
     """smoke: seconds, to see that it runs; its agents learn nothing, so that their claims fail."""
-    workers: int = min(os.cpu_count() or 1, 8)
-    """Processes that work side by side, one thread each."""
 
     def run(self) -> None:
         """Compute, check and print every claim."""
         from apev.experiments.common.provenance import provenance
         from apev.experiments.theory.recipe import SIZES, run
 
-        summary = run(self.out, SIZES[self.scale], workers=self.workers, meta=provenance() | {"scale": self.scale})
+        self.use()
+        summary = run(self.out, SIZES[self.scale], machines=self, meta=provenance() | {"scale": self.scale})
         if not all(claim["holds"] for claim in summary["claims"]):
             sys.exit(1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class D4RL(Machine):
+class D4RL(Machines):
     """The paper's Section 6.3: offline algorithms and APE-V on a robot's log, normalised scores beside the published ones."""
 
     task: Annotated[Task, tyro.conf.arg(metavar="NAME")] = "halfcheetah-medium-replay"
@@ -179,7 +172,7 @@ class D4RL(Machine):
         from apev.experiments.d4rl.report import store
 
         self.use()
-        settings: dict[str, Any] = {"data": self.data, "seeds": self.seeds, "updates": self.updates, "device": self.device}
+        settings: dict[str, Any] = {"data": self.data, "seeds": self.seeds, "updates": self.updates, "machines": self}
         settings["compiled"] = self.compile
         run(self.out, self.task, self.algos, self.scale, meta=provenance(), **settings)
         if self.store is not None:
@@ -188,7 +181,7 @@ class D4RL(Machine):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Procgen(Machine):
+class Procgen(Machines):
     """The paper's Section 6.2: C51 on all transitions of maze levels, every policy in levels it has never seen."""
 
     levels: int = 200
@@ -213,38 +206,28 @@ class Procgen(Machine):
 
     def run(self) -> None:
         """Train, walk the test levels, print the tables."""
-        from dataclasses import replace
-
         from apev.experiments.common.provenance import provenance
-        from apev.experiments.procgen.recipe import CONFIGS, recipe_of, run
+        from apev.experiments.procgen.cells import Asked, trainings, walks
+        from apev.experiments.procgen.recipe import begin, run
 
         self.use()
         levels = min(self.levels, 10) if self.scale == "smoke" else self.levels
         if levels < 2:
             raise ValueError(f"--levels {self.levels}. Fix: at least 2, one is held out.")
-        recipe = recipe_of(self.scale, self.mode)
-        if self.renderer is not None:
-            recipe = replace(recipe, renderer=self.renderer)
-        if self.backup_depth is not None:
-            configs = CONFIGS | recipe.configs
-            deep = {name: replace(config, backup_depth=self.backup_depth) for name, config in configs.items()}
-            agents = tuple(dict.fromkeys((*recipe.agents, "conservative")))  # its targets now differ from the ensemble's
-            recipe = replace(recipe, configs=deep, agents=agents)
-        run(
-            self.out or Path("runs/procgen") / f"{self.mode}-{levels}",
-            recipe,
-            mode=self.mode,
-            levels=levels,
-            seeds=self.seeds,
-            only_seed=self.only_seed,
-            device=self.device,
-            resume=self.resume or self.only_seed is not None,
-            meta=provenance() | {"scale": self.scale},
-        )
+        asked = Asked(self.scale, self.mode, levels, self.renderer, self.backup_depth)
+        out = self.out or Path("runs/procgen") / f"{self.mode}-{levels}"
+        recipe, own = asked.recipe(), self.only_seed
+        begin(out, recipe, self.mode, levels, self.resume or own is not None)
+        for cells in (trainings, walks):
+            self.run_cells(cells(out, asked, self.seeds if own is None else [own], self.device))
+        if own is None:
+            meta = provenance() | {"scale": self.scale}
+            given: dict[str, Any] = {"mode": self.mode, "levels": levels, "seeds": self.seeds, "device": self.device}
+            run(out, recipe, resume=True, meta=meta, **given)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fleet(Machine):
+class Fleet(Machines):
     """Worlds with a hidden kind, found in the log without labels: adapting beside blind policies and those with memory."""
 
     world: Literal["customers", "pendulum", "cheetah-wiring", "unseen-wiring", "rewired", "worn-joint"] = "customers"
@@ -271,12 +254,18 @@ class Fleet(Machine):
 
     def run(self) -> None:
         """Train what is missing, print the table."""
-        from apev.experiments.fleet.recipe import run
+        from apev.experiments.common.provenance import provenance
+        from apev.experiments.fleet.recipe import check_asked, run, taught, trainings
         from apev.experiments.fleet.report import show, store, write_summary
         from apev.experiments.fleet.worlds import WORLDS
+        from apev.files import append_line
 
         self.use()
         folder, world = self.out / self.world, WORLDS[self.world].sized(self.updates, self.episodes)
+        check_asked(world, self.data, self.only)
+        taught(world, folder, self.teacher_steps)
+        cells = trainings(self.world, world, folder, self.data, self.seeds, self.only, self.device)
+        self.run_cells(cells, lambda cell, made: append_line(folder / "made.jsonl", made | provenance()))
         asked: dict[str, Any] = {"data": self.data, "seeds": self.seeds, "only": self.only, "device": self.device}
         run(world, folder, teacher_steps=self.teacher_steps, **asked)
         if not (folder / "episodes.jsonl").exists():

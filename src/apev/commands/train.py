@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,8 +13,10 @@ from rich.console import Console
 
 from apev import api
 from apev.agents import ALGORITHMS, find
+from apev.cells import Cell, Machines
+from apev.cells.cell import log_at
 from apev.data import Dataset, Sampler
-from apev.machine import Machine
+from apev.loop import check_new
 from apev.policy import Policy
 from apev.terminal import markup
 from apev.valuation import Estimates, fqe
@@ -32,7 +35,7 @@ def algorithms(default: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Machine):
+class Train(Machines):
     """Train an agent on your own log: discrete actions (vectors, pictures, or a dict of them) or continuous ones (vectors)."""
 
     data: Annotated[Path, tyro.conf.arg(metavar="FILE")]
@@ -40,8 +43,8 @@ class Train(Machine):
     .hdf5, a .apev folder, a Minari id, or a table (.csv, .parquet). `apev data` looks at it, checks it and converts it."""
     out: Path = Path("runs/train")
     """The run folder."""
-    agent: Annotated[str, tyro.conf.arg(metavar="NAME", help_behavior_hint=algorithms)] = "ape-v"
-    """Which algorithm, ape-v unless given."""
+    agent: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint=algorithms)] = ("ape-v",)
+    """Which algorithm, ape-v unless given. Several train a policy each, in OUT/NAME."""
     base: str | None = None
     """The learner that ape-v's members are: for continuous actions td3-bc, unless given, or sac-n as in the paper."""
     kinds: int | None = None
@@ -56,6 +59,9 @@ class Train(Machine):
     batch_size: int | None = None
     """Transitions an update: 512 for discrete actions and 256 for continuous ones unless given. Where every episode shows one
     picture, or the log names its contexts, it is drawn as 16 transitions of each."""
+    draw: Literal["auto", "rows", "blocks"] = "auto"
+    """Single rows of the log, or blocks of rows that follow each other, mixed with many others, which a disk reads much faster;
+    auto takes blocks where the log lies in files that do not fit comfortably in memory."""
     lr_decay: bool = False
     """Let the learning rate fall along a half cosine."""
     held_out: float = 0.05
@@ -82,44 +88,70 @@ class Train(Machine):
     """Go on from the last checkpoint in --out, bit for bit."""
 
     def run(self) -> None:
-        """Train one policy a seed."""
+        """Train one policy a seed and algorithm."""
         self.use()
-        log = Dataset.load(self.data)
+        log = log_at(str(self.data))
         Console(stderr=True, highlight=False).print(markup(repr(log)))
         if self.fqe and log.picture_key is not None:
             raise ValueError("--fqe values policies that read vectors, and this log has pictures. Fix: leave --fqe out.")
-        variant = find(self.agent, discrete=log.discrete, base=self.base)
-        settings = parse_settings(variant.config, self.set)
-        settings |= {name: value for name in ("members", "gamma") if (value := getattr(self, name)) is not None}
-        for seed in self.seeds:
-            out = self.out if len(self.seeds) == 1 else self.out / f"seed-{seed}"
-            policy = api.train(
-                log,
-                self.agent,
-                out=out,
-                updates=self.updates,
-                seed=seed,
-                device=self.device,
-                resume=self.resume,
-                eval_env=self.eval_env,
-                eval_every=self.eval_every,
-                checkpoint_every=self.checkpoint_every,
-                batch_size=self.batch_size,
-                held_out=self.held_out,
-                lr_decay=self.lr_decay,
-                compile=self.compile,
-                base=self.base,
-                kinds=self.kinds,
-                track=self.log,
-                **settings,
-            )
-            print(f'trained: {out}  (policy = apev.load("{out}"))')
-            valued = None
-            if self.fqe:
-                valued = fqe({self.agent: policy}, log, seed=seed, device=self.device)
-                Console(highlight=False).print(valued.table())
-            for line in verdict(policy, log, self, out, seed, valued):
-                Console(highlight=False).print(markup(line))
+        for agent in self.agent:
+            parse_settings(find(agent, discrete=log.discrete, base=self.base).config, self.set)
+        del log
+        cells = []
+        for agent, seed in product(self.agent, self.seeds):
+            folder = self.folder(agent, seed)
+            if not self.resume:
+                check_new(folder)
+            arguments = self.as_json() | {"agent": agent, "seed": seed}
+            cells.append(Cell(f"{agent}, seed {seed}", "apev train", arguments, folder))
+        self.run_cells(cells)
+
+    def folder(self, agent: str, seed: int) -> Path:
+        """Where a policy goes: OUT, OUT/seed-0 of several seeds, OUT/bc of several algorithms, OUT/bc/seed-0 of both."""
+        out = self.out / agent if len(self.agent) > 1 else self.out
+        return out / f"seed-{seed}" if len(self.seeds) > 1 else out
+
+    def as_json(self) -> dict[str, Any]:
+        """What `train_cell` has to know, but the agent and the seed."""
+        own = ("out", "agent", "seeds", "resume", "jobs", "ray", "threads")
+        asked = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in own}
+        return asked | {"data": str(self.data), "set": list(self.set)}
+
+
+def train_cell(folder: Path, agent: str, seed: int, data: str, set: list[str], **asked: Any) -> None:
+    """Train one policy, and say what came of it."""
+    given = Train(data=Path(data), agent=(agent,), seeds=(seed,), set=tuple(set), **asked)
+    log = log_at(data)
+    settings = parse_settings(find(agent, discrete=log.discrete, base=given.base).config, given.set)
+    settings |= {name: value for name in ("members", "gamma") if (value := getattr(given, name)) is not None}
+    policy = api.train(
+        log,
+        agent,
+        out=folder,
+        updates=given.updates,
+        seed=seed,
+        device=given.device,
+        resume=True,  # `Train.run` has refused what may not go on
+        eval_env=given.eval_env,
+        eval_every=given.eval_every,
+        checkpoint_every=given.checkpoint_every,
+        batch_size=given.batch_size,
+        draw=given.draw,
+        held_out=given.held_out,
+        lr_decay=given.lr_decay,
+        compile=given.compile,
+        base=given.base,
+        kinds=given.kinds,
+        track=given.log,
+        **settings,
+    )
+    print(f'trained: {folder}  (policy = apev.load("{folder}"))')
+    valued = None
+    if given.fqe:
+        valued = fqe({agent: policy}, log, seed=seed, device=given.device)
+        Console(highlight=False).print(valued.table())
+    for line in verdict(policy, log, given, folder, seed, valued):
+        Console(highlight=False).print(markup(line))
 
 
 def verdict(policy: Policy, log: Dataset, asked: Train, out: Path, seed: int, valued: Estimates | None) -> list[str]:

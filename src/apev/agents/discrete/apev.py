@@ -59,6 +59,9 @@ class APEVConfig(DQNConfig):
     taught an agent that started uniform. The rest, and rows that stand alone, use the Dirichlet. Needs surprise='certain'."""
     surprise: Literal["certain", "paper"] = "certain"
     """Where TD errors are measured: 'certain' at e_k for member k, 'paper' at the current belief."""
+    targets: Literal["policy", "own"] = "policy"
+    """Whose next action a member's target takes: the policy's, as printed, or the one that the member itself holds for best.
+    One policy for all makes members alike; their own keeps them apart."""
     wildcards: int = 0
     """Extra members that see no picture, each explaining one kind of context found in the log."""
     bootstrap: float = 0.8
@@ -95,6 +98,8 @@ class APEV(QAgent):
         """As for every ensemble, and what is APE-V's own."""
         if config.surprise not in ("certain", "paper"):
             raise ValueError(f"surprise is {config.surprise!r}. Fix: 'certain' or 'paper'.")
+        if config.targets not in ("policy", "own"):
+            raise ValueError(f"targets is {config.targets!r}. Fix: 'policy' or 'own'.")
         if not config.concentration > 0:
             raise ValueError(f"concentration is {config.concentration}. Fix: a positive number.")
         if config.wildcards < 0:
@@ -132,7 +137,12 @@ class APEV(QAgent):
         return self.net.plain(of_rows(features, obs), obs.vector)
 
     def next_value(self, q: Tensor, belief: Tensor, log_clone: Tensor | None) -> Tensor:
-        """[K, B]: what each member's values q [K, B, A] expect of the policy, argmax_a sum_k b_k Q_k over likely actions."""
+        """[K, B]: what each member's values q [K, B, A] expect of the policy, argmax_a sum_k b_k Q_k over likely actions.
+
+        With targets="own": of member k's own argmax_a Q_k instead.
+        """
+        if self.config.targets == "own":
+            return self.likely(q, log_clone).amax(-1)
         mixed = torch.einsum("bk,kba->ba", belief, q)
         return take(q, self.likely(mixed, log_clone, belief).argmax(-1))
 

@@ -2,7 +2,7 @@
 
 OUT/recipe.json          what was asked for; a folder holds one recipe
 OUT/seeds/K.json         all of seed K, written when all of it is there
-OUT/seeds/K/             parts of its evaluation, until then
+OUT/seeds/K/             parts of its evaluation and what its trainings cost, until then
 OUT/episodes.jsonl.gz    of every seed together
 OUT/curves.jsonl
 """
@@ -21,16 +21,24 @@ import torch
 from apev.experiments.common.provenance import peak_memory_gb
 from apev.files import read_json, write_json, write_lines
 
+COST = "cost of "
 
-def open_folder(out: Path, recipe: dict[str, Any], resume: bool) -> None:
-    """Make the folder, or go on with it; what another recipe made is refused, not mixed."""
+
+def open_folder(out: Path, recipe: dict[str, Any], resume: bool, may_change: str | None = None) -> None:
+    """Make the folder, or go on with it; what another recipe made is refused, not mixed.
+
+    may_change: an entry that may be another one; what was evaluated with the old one is then evaluated again.
+    """
     out.mkdir(parents=True, exist_ok=True)
     if any(out.iterdir()) and not resume:
         raise FileExistsError(f"{out} is not empty. Fix: pass --resume to go on with it, or name another folder.")
     asked = json.loads(json.dumps(recipe))
     path = out / "recipe.json"
-    if path.exists() and read_json(path) != asked:
-        raise ValueError(f"{out} was begun with another recipe or other data. Fix: name another folder.")
+    if path.exists() and (begun := read_json(path)) != asked:
+        if may_change is None or begun | {may_change: None} != asked | {may_change: None}:
+            raise ValueError(f"{out} was begun with another recipe or other data. Fix: name another folder.")
+        for evaluated in (out / "seeds").glob("*.json"):
+            evaluated.unlink()
     write_json(path, asked)
 
 
@@ -39,10 +47,22 @@ def missing(out: Path, seeds: Iterable[int]) -> list[int]:
     return [seed for seed in seeds if not (out / "seeds" / f"{seed}.json").exists()]
 
 
+def cost_since(began: float) -> dict[str, Any]:
+    """What this process has spent since time.monotonic() was `began`."""
+    return {"seconds": time.monotonic() - began, "peak_memory_gb": peak_memory_gb(), "threads": torch.get_num_threads()}
+
+
+def note_cost(out: Path, seed: int, agent: str, began: float) -> None:
+    """Keep what a training has cost, for `keep_seed`: another process may have done it."""
+    write_json(out / "seeds" / str(seed) / f"{COST}{agent}.json", cost_since(began))
+
+
 def keep_seed(out: Path, seed: int, began: float, result: dict[str, Any]) -> None:
-    """Write a seed's episodes, curves and replays, and what they cost; began: time.monotonic() then."""
-    cost = {"seconds": time.monotonic() - began, "peak_memory_gb": peak_memory_gb(), "threads": torch.get_num_threads()}
-    write_json(out / "seeds" / f"{seed}.json", result | cost, indent=None)
+    """Write a seed's episodes, curves and replays, and what they cost, with the trainings; began: time.monotonic() then."""
+    costs = [cost_since(began), *(read_json(path) for path in (out / "seeds" / str(seed)).glob(f"{COST}*.json"))]
+    most = {name: max(cost[name] for cost in costs) for name in ("peak_memory_gb", "threads")}
+    spent = {"seconds": sum(cost["seconds"] for cost in costs)}
+    write_json(out / "seeds" / f"{seed}.json", result | spent | most, indent=None)
     shutil.rmtree(out / "seeds" / str(seed), ignore_errors=True)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,8 @@ from apev.agents import (
     SACConfig,
 )
 from apev.api import Extras, train
+from apev.cells import Cell, Machines
+from apev.cells.cell import log_at
 from apev.commands.reproduce import Algorithm
 from apev.data import Dataset, Sampler
 from apev.data.source import ENVIRONMENTS, d4rl_robot, without_version
@@ -40,6 +43,7 @@ from apev.rollout import GymnasiumBatch, rollout
 Scale = Literal["smoke", "cpu", "paper"]
 ROBOTS = ("halfcheetah", "hopper", "walker2d")
 BATCH = 256
+ONE = Machines(jobs=1)
 HELD_OUT = 0.05  # share of the episodes no agent trains on: the filter's scales are measured there
 
 
@@ -205,6 +209,11 @@ def train_one(
     write_lines(folder / "episodes.jsonl", episodes)  # its presence says that the run is finished
 
 
+def train_cell(folder: Path, data: str, **asked: Any) -> None:
+    """Train and evaluate one algorithm with one seed, from the log's path."""
+    train_one(folder, log_at(data), **asked)
+
+
 def check_finished(folder: Path, about: dict[str, Any], schedule: Schedule, config_type: type) -> None:
     """A finished run is what is asked for now; one of other settings is not passed off as it."""
     check_settings(folder, about, config_type)
@@ -224,17 +233,16 @@ def run(
     data: Path | None = None,
     seeds: Sequence[int] = (0,),
     updates: int | None = None,
-    device: str = "cpu",
+    machines: Machines = ONE,
     compiled: bool = False,
     meta: dict[str, Any] | None = None,
-    console: Console | None = None,
 ) -> dict[str, Any]:
     """Train what is asked for and not there yet, then summarise everything in OUT/TASK."""
     from apev.experiments.d4rl.page import write_scores
     from apev.experiments.d4rl.report import check_same_log, print_scores
 
     path = locate(task, data)
-    dataset = Dataset.load(path)
+    dataset = log_at(str(path))
     if dataset.discrete or dataset.pictures is not None:
         raise ValueError(f"{path.name} has discrete actions or pictures. Fix: a log of {task}.")
     name = dataset.source.get("name", "")
@@ -251,14 +259,20 @@ def run(
     }
     check_same_log(about, folder)
     write_json(folder / "task.json", about)
-    for seed in seeds:
-        for algorithm in algorithms:
-            run_folder = folder / "agents" / f"{algorithm}-s{seed}"
-            settings = {"updates": updates, "device": device, "compiled": compiled, "console": console}
-            train_one(run_folder, dataset, task, algorithm, scale, seed, **settings)  # type: ignore[arg-type]
-            provenance = run_folder / "meta.json"
-            if meta is not None and not provenance.exists():
-                write_json(provenance, meta | {"scale": scale})
+    del dataset
+    given = {"data": str(path), "task": task, "scale": scale, "updates": updates, "compiled": compiled}
+    cells = []
+    for seed, algorithm in product(seeds, algorithms):
+        arguments = given | {"algorithm": algorithm, "seed": seed, "device": machines.device}
+        cells.append(Cell(f"{algorithm}, seed {seed}", "d4rl", arguments, folder / "agents" / f"{algorithm}-s{seed}"))
+
+    def note(cell: Cell, _: None) -> None:
+        assert cell.folder is not None
+        provenance = cell.folder / "meta.json"
+        if meta is not None and not provenance.exists():
+            write_json(provenance, meta | {"scale": scale})
+
+    machines.run_cells(cells, note)
     summary = write_scores(folder)
     print_scores(summary)
     return summary

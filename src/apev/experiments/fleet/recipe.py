@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from rich.console import Console
 from scipy.optimize import linear_sum_assignment
 
 from apev.api import train
+from apev.cells import Cell
+from apev.data import Dataset
 from apev.experiments.common.provenance import provenance
 from apev.experiments.fleet.rows import Played, kind_of_members, knowing, lines_of, rows_of
 from apev.experiments.fleet.teachers import STEPS, teach
 from apev.experiments.fleet.traces import note_traces
-from apev.experiments.fleet.worlds import WORLDS, World
+from apev.experiments.fleet.worlds import WORLDS, World, WorldName
 from apev.files import append_line, read_lines
 from apev.rollout import GymnasiumBatch
 from apev.worlds.files import load as load_kinds
@@ -40,8 +43,8 @@ MEMORY = ("bc-stacked", "iql-stacked", "bc-gru", "iql-gru")
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One training."""
+class Training:
+    """One of a seed's trainings."""
 
     name: str  # of the run folder, with its seed
     algorithm: str
@@ -50,15 +53,15 @@ class Cell:
     labelled: bool = False  # kinds are given, not found
 
 
-def cells(world: World, only: Sequence[str] = ()) -> list[Cell]:
+def cells(world: World, only: Sequence[str] = ()) -> list[Training]:
     """The trainings of a seed, the most telling ones first: those asked for, or else the world's."""
     base = {"base": "sac-n"} if "sac-n" in world.static else {}
     every = [
-        Cell("ape-v", "ape-v", world.updates, {}),
-        Cell("ape-v-labelled", "ape-v", world.updates, {}, labelled=True),
-        *(Cell(name, name, world.static_updates, {}) for name in world.static),
-        *(Cell(name, name, world.updates, {}) for name in MEMORY),
-        Cell("ape-v-printed", "ape-v", world.printed_updates, dict(world.printed) | base),
+        Training("ape-v", "ape-v", world.updates, {}),
+        Training("ape-v-labelled", "ape-v", world.updates, {}, labelled=True),
+        *(Training(name, name, world.static_updates, {}) for name in world.static),
+        *(Training(name, name, world.updates, {}) for name in MEMORY),
+        Training("ape-v-printed", "ape-v", world.printed_updates, dict(world.printed) | base),
     ]
     wanted = only or world.trained or [cell.name for cell in every]
     return [cell for cell in every if cell.name in wanted]
@@ -101,17 +104,9 @@ def run(
     console: Console | None = None,
 ) -> None:
     """Train what is missing in `out`, roll out what has not been, write episodes and traces."""
-    if world.needs_data and data is None:
-        raise ValueError(f"{world.name} is made from {world.needs_data}. Fix: name it with --data.")
-    known = {cell.name for cell in cells(world, [*world.static, *MEMORY, "ape-v", "ape-v-labelled", "ape-v-printed"])}
-    if unknown := [name for name in only if name not in known | {"teachers"}]:
-        raise ValueError(f"--only {unknown[0]}: no such agent here. Fix: some of {', '.join(sorted(known))}.")
+    check_asked(world, data, only)
     console = console or Console(stderr=True, highlight=False)
-    out.mkdir(parents=True, exist_ok=True)
-    if world.taught:
-        begin = time.perf_counter()
-        if teach(out, teacher_steps, console):
-            note_made(out, {"cell": "teachers", "steps": teacher_steps}, begin)
+    taught(world, out, teacher_steps, console)
     for seed in seeds:
         log, kinds = world.log(out if world.taught else data, seed)
         path = out / "episodes.jsonl"
@@ -125,10 +120,7 @@ def run(
                     continue
                 console.print(f"[bold]{world.name}, seed {seed}: {cell.name}[/bold]")
                 begin = time.perf_counter()
-                train(
-                    log, cell.algorithm, out=folder, updates=cell.updates, seed=seed, device=device, resume=True,
-                    kinds=kinds.tolist() if cell.labelled else None, console=console, **cell.settings,
-                )  # fmt: skip
+                train_one(folder, (log, kinds), cell, seed, device, console)
                 note_made(out, {"cell": cell.name, "seed": seed, "updates": cell.updates}, begin)
             trial.play(cell.name, rows_of(cell.name, folder, kinds, world), kind_of_members(folder, kinds))
         if world.oracle_of is not None:
@@ -137,6 +129,61 @@ def run(
         note_worlds(world, out, agents, seed, (log, kinds))
         if seed == seeds[0]:
             note_traces(world, out, agents, seed, kinds)
+
+
+def train_one(
+    folder: Path, log: tuple[Dataset, np.ndarray], cell: Training, seed: int, device: str, console: Console | None
+) -> None:
+    """Train one agent; picks up where an earlier process stopped."""
+    kinds = log[1].tolist() if cell.labelled else None
+    given: dict[str, Any] = {"out": folder, "updates": cell.updates, "seed": seed, "device": device, "resume": True}
+    train(log[0], cell.algorithm, kinds=kinds, console=console, **given, **cell.settings)
+
+
+def trainings(
+    name: WorldName, world: World, out: Path, data: Path | None, seeds: Sequence[int], only: Sequence[str], device: str
+) -> list[Cell]:
+    """A cell for every agent of every seed that is not there yet; `world` may have another size than the one of that name."""
+    source = out if world.taught else data
+    found = []
+    for seed in seeds if world.agents_of is None else ():
+        for cell in cells(world, only):
+            folder = agents_folder(world, out) / f"{cell.name}-s{seed}"
+            if not (folder / "policy" / "policy.json").exists():
+                given = {"world": name, "source": None if source is None else str(source), "seed": seed, "device": device}
+                found.append(Cell(f"seed {seed}: {cell.name}", "fleet", given | {"training": asdict(cell)}, folder))
+    return found
+
+
+@lru_cache(maxsize=1)
+def _log(world: WorldName, source: str | None, seed: int) -> tuple[Dataset, np.ndarray]:
+    return WORLDS[world].log(None if source is None else Path(source), seed)
+
+
+def train_cell(
+    folder: Path, world: WorldName, source: str | None, seed: int, device: str, training: dict[str, Any]
+) -> dict[str, Any]:
+    """Train one agent; what made.jsonl says of it."""
+    begin, cell = time.perf_counter(), Training(**training)
+    train_one(folder, _log(world, source, seed), cell, seed, device, None)
+    return {"cell": cell.name, "seed": seed, "updates": cell.updates, "seconds": round(time.perf_counter() - begin, 1)}
+
+
+def check_asked(world: World, data: Path | None, only: Sequence[str]) -> None:
+    """Refuse a world without its data, and agents that it does not have."""
+    if world.needs_data and data is None:
+        raise ValueError(f"{world.name} is made from {world.needs_data}. Fix: name it with --data.")
+    known = {cell.name for cell in cells(world, [*world.static, *MEMORY, "ape-v", "ape-v-labelled", "ape-v-printed"])}
+    if unknown := [name for name in only if name not in known | {"teachers"}]:
+        raise ValueError(f"--only {unknown[0]}: no such agent here. Fix: some of {', '.join(sorted(known))}.")
+
+
+def taught(world: World, out: Path, steps: int, console: Console | None = None) -> None:
+    """Make the folder, and its teachers where the world has some."""
+    out.mkdir(parents=True, exist_ok=True)
+    begin = time.perf_counter()
+    if world.taught and teach(out, steps, console or Console(stderr=True, highlight=False)):
+        note_made(out, {"cell": "teachers", "steps": steps}, begin)
 
 
 def agents_folder(world: World, out: Path) -> Path:

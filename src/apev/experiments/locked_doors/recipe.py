@@ -33,7 +33,7 @@ from apev.belief import BeliefFilter
 from apev.data import Dataset, Sampler
 from apev.envs import ImageSet, Room, collect
 from apev.experiments.common.charts import write_figures
-from apev.experiments.common.seeds import gather, keep_seed, missing, open_folder
+from apev.experiments.common.seeds import gather, keep_seed, missing, note_cost, open_folder
 from apev.experiments.common.tables import print_table, summarise
 from apev.experiments.locked_doors.episodes import TestEpisodes, oracle_rollout
 from apev.experiments.locked_doors.filmstrip import write_filmstrip
@@ -44,7 +44,7 @@ from apev.loop import Evaluator, Schedule
 from apev.policy import Policy
 from apev.rollout import Rollout, rollout
 
-Scale = Literal["smoke", "demo", "small", "cpu", "paper"]
+Scale = Literal["smoke", "demo", "short", "small", "cpu", "paper"]
 
 OFFLINE = ("bc", "rem", "cql", "iql")
 TRAINED = ("ape-v", "ensemble", "lcb", "ape-v-printed", *OFFLINE)
@@ -73,8 +73,8 @@ class Recipe:
 
 
 GAMMA = 0.9
-"""The discount of the demo and the cpu scale. The paper's is .98 (its table of hyper-parameters); there a failure is worth -50,
-and after few updates the rare failures drown the few steps that tell one way from another. All agents have the same one."""
+"""The discount of the demo and the short scale. The paper's is .98 (its table of hyper-parameters); there a failure is worth
+-50, and after few updates the rare failures drown the few steps that tell one way from another. All agents have the same."""
 PAPER_GAMMA = 0.98
 """The paper's discount, at the scales that train for long."""
 
@@ -116,9 +116,13 @@ RECIPES: dict[Scale, Recipe] = {
         agents=("ensemble", "ape-v-printed", "lcb", *OFFLINE),
         configs={name: replace(config, gamma=PAPER_GAMMA) for name, config in CONFIGS.items()},
     ),
-    "cpu": Recipe(
+    "short": Recipe(
         schedule=Schedule(updates=5000, eval_every=1000, checkpoint_every=500, lr_decay=True),
         agents=("ape-v", "ensemble", "lcb", *OFFLINE),
+    ),
+    "cpu": Recipe(
+        schedule=Schedule(updates=15_000, eval_every=3000, checkpoint_every=500, lr_decay=True),  # 25 passes over 19,000
+        configs={name: replace(config, gamma=PAPER_GAMMA) for name, config in CONFIGS.items()},
     ),
     "paper": Recipe(
         batch_groups=256,
@@ -260,8 +264,7 @@ def run(
     `only_seed` does the work of one seed and no report, so that several processes can share the seeds of one folder.
     """
     out, console, began = Path(out), console or Console(stderr=True), time.monotonic()
-    images, room = limited(images, recipe), Room()
-    open_folder(out, asdict(recipe) | {"images": images.source, "train": len(images.train_labels)}, resume)
+    images, room = begin(out, images, recipe, resume), Room()
     for seed in missing(out, seeds if only_seed is None else [only_seed]):
         run_seed(out, images, recipe, policies or POLICIES, seed, room, device, resume, console)
     if only_seed is not None:
@@ -295,6 +298,61 @@ def run(
     return summary
 
 
+def begin(out: Path, images: ImageSet, recipe: Recipe, resume: bool) -> ImageSet:
+    """Make the folder or go on with it, with other agents too; returns the images that the recipe asks for."""
+    images = limited(images, recipe)
+    asked = asdict(recipe) | {"images": images.source, "train": len(images.train_labels)}
+    open_folder(out, asked, resume, may_change="agents")
+    return images
+
+
+def agent_folder(out: Path, name: str, seed: int) -> Path:
+    """The run folder of an agent."""
+    return out / "agents" / f"{name}-{seed}"
+
+
+def logs(images: ImageSet, room: Room, recipe: Recipe, seed: int) -> tuple[Dataset, Dataset]:
+    """A seed's log: what agents train on, and what is held out."""
+    columns = collect(images, room, recipe.episodes_per_image, seed=seed)
+    return Dataset.from_arrays(**columns, num_actions=4).split(recipe.held_out, seed)
+
+
+def train_agent(
+    out: Path,
+    log: tuple[Dataset, Dataset],
+    images: ImageSet,
+    recipe: Recipe,
+    policies: dict[str, Entry],
+    name: str,
+    seed: int,
+    room: Room,
+    device: str,
+    resume: bool,
+    console: Console | None,
+) -> Policy:
+    """Train one agent of a seed, unless it is there."""
+    folder, began = agent_folder(out, name, seed), time.monotonic()
+    if (folder / "policy" / "policy.json").exists():
+        return Policy.load(folder, device=device)
+
+    def sampler(log: Dataset, config: Any) -> Sampler:
+        groups, rows = recipe.batch_groups, recipe.per_group
+        return Sampler(log, batch_groups=groups, per_group=rows, device=device, seed=seed)
+
+    extras = Extras(
+        sampler=sampler,
+        evaluator=curve_evaluator(name, policies, images, recipe, seed, room),
+        schedule=recipe.schedule,
+        facts={"agent": name, "seed": seed},
+        held_out=log[1],
+        title=f"seed {seed}: {name}",
+    )
+    given: dict[str, Any] = {"out": folder, "seed": seed, "device": device, "resume": resume, "console": console}
+    trained = train(log[0], config=recipe.config(name), extras=extras, **given)
+    note_cost(out, seed, name, began)
+    return trained
+
+
 def run_seed(
     out: Path,
     images: ImageSet,
@@ -307,35 +365,16 @@ def run_seed(
     console: Console,
 ) -> None:
     """Collect, train and evaluate one seed; its result is one file, written when all of it is there."""
-    began = time.monotonic()
-    columns = collect(images, room, recipe.episodes_per_image, seed=seed)
-    dataset, held_out = Dataset.from_arrays(**columns, num_actions=4).split(recipe.held_out, seed)
-    episodes = TestEpisodes(images.test_images, images.test_labels, recipe.starts, seed, room)
-
-    def sampler(log: Dataset, config: Any) -> Sampler:
-        groups, rows = recipe.batch_groups, recipe.per_group
-        return Sampler(log, batch_groups=groups, per_group=rows, device=device, seed=seed)
-
+    log = logs(images, room, recipe, seed)
     agents: dict[str, QAgent] = {}
     curves: list[dict[str, Any]] = []
     for name in recipe.agents:
-        folder = out / "agents" / f"{name}-{seed}"
-        if (folder / "policy" / "policy.json").exists():
-            trained = Policy.load(folder, device=device)
-        else:
-            extras = Extras(
-                sampler=sampler,
-                evaluator=curve_evaluator(name, policies, images, recipe, seed, room),
-                schedule=recipe.schedule,
-                facts={"agent": name, "seed": seed},
-                held_out=held_out,
-                title=f"seed {seed}: {name}",
-            )
-            given: dict[str, Any] = {"out": folder, "seed": seed, "device": device, "resume": resume, "console": console}
-            trained = train(dataset, config=recipe.config(name), extras=extras, **given)
+        trained = train_agent(out, log, images, recipe, policies, name, seed, room, device, resume, console)
         agents[name] = trained.agent  # type: ignore[assignment]
-        curves += read_lines(folder / "curves.jsonl")
+        curves += read_lines(agent_folder(out, name, seed) / "curves.jsonl")
 
+    began = time.monotonic()
+    episodes = TestEpisodes(images.test_images, images.test_labels, recipe.starts, seed, room)
     oracle = oracle_rollout(episodes)
     lines = list(records("oracle", seed, episodes, oracle, None, 0))
     doors = {name: member_doors(agent, images.test_images, room) for name, agent in agents.items()}

@@ -28,7 +28,7 @@ from apev.behaviour import Adapt
 from apev.data import Dataset
 from apev.data.prioritised import PrioritisedSampler
 from apev.data.returns import logged_returns
-from apev.experiments.common.seeds import gather, keep_seed, missing, open_folder, part_of_seed
+from apev.experiments.common.seeds import gather, keep_seed, missing, note_cost, open_folder, part_of_seed
 from apev.experiments.procgen.episodes import records, walk_untaught
 from apev.experiments.procgen.log import TEST_LEVELS, log_mazes, make_mazes
 from apev.experiments.procgen.maze import HORIZON, Maze, Mode
@@ -219,41 +219,78 @@ def deployed(trained: Agent, config: C51Config, changes: dict[str, Any]) -> Agen
 # ---------------------------------------------------------------------- one seed
 
 
+def begin(out: Path, recipe: Recipe, mode: Mode, levels: int, resume: bool) -> None:
+    """Make the folder or go on with it; a missing Procgen is named before any work."""
+    make_renderer(recipe.renderer, mode)
+    open_folder(out, asdict(recipe) | {"mode": mode, "levels": levels}, resume)
+
+
+def trained_with(recipe: Recipe, seed: int) -> tuple[str, ...]:
+    """The agents that are trained with a seed."""
+    return recipe.agents + (recipe.ablated if seed == 0 else ())
+
+
+def agent_folder(out: Path, name: str, seed: int) -> Path:
+    """The run folder of an agent."""
+    return out / "agents" / f"{name}-{seed}"
+
+
+def logs(mazes: list[Maze], recipe: Recipe, seed: int, console: Console) -> tuple[Dataset, Dataset]:
+    """A seed's log: what agents train on, and what is held out."""
+    with progress_bar(console) as progress:
+        track = progress.track(mazes, description="drawing levels")
+        dataset = log_mazes(mazes, recipe.renderer, seed=seed, track=track)
+    return dataset.split(recipe.held_out, seed)
+
+
+def train_agent(
+    out: Path,
+    log: tuple[Dataset, Dataset],
+    recipe: Recipe,
+    mode: Mode,
+    levels: int,
+    name: str,
+    seed: int,
+    device: str,
+    resume: bool,
+    console: Console,
+) -> Agent:
+    """Train one agent of a seed, unless it is there."""
+    folder, began = agent_folder(out, name, seed), time.monotonic()
+    if not (folder / "policy" / "policy.json").exists():
+        extras = Extras(
+            sampler=lambda log, config: make_sampler(log, recipe, config, device, seed),
+            evaluator=curve_evaluator(name, recipe, mode, seed),
+            schedule=recipe.schedule,
+            facts={"agent": name, "seed": seed, "mode": mode, "levels": levels},
+            held_out=log[1],
+            title=f"{mode} {levels}, seed {seed}: {name}",
+        )
+        given: dict[str, Any] = {"out": folder, "seed": seed, "device": device, "resume": resume, "console": console}
+        train(log[0], config=recipe.configs.get(name, CONFIGS[name]), extras=extras, **given)
+        note_cost(out, seed, name, began)
+    return Policy.load(folder, device=device).agent
+
+
 def run_seed(
     out: Path, recipe: Recipe, mode: Mode, levels: int, seed: int, device: str, resume: bool, console: Console
 ) -> None:
     """Log, train and walk; the result of a seed is one file, written when all of it is there."""
-    began = time.monotonic()
     mazes = make_mazes(0, levels, mode)
-    with progress_bar(console) as progress:
-        track = progress.track(mazes, description="drawing levels")
-        dataset = log_mazes(mazes, recipe.renderer, seed=seed, track=track)
-    dataset, held_out = dataset.split(recipe.held_out, seed)
+    log = logs(mazes, recipe, seed, console)
     curves: list[dict[str, Any]] = []
     agents: dict[str, Agent] = {}
-    for name in recipe.agents + (recipe.ablated if seed == 0 else ()):
-        config = recipe.configs.get(name, CONFIGS[name])
-        folder = out / "agents" / f"{name}-{seed}"
-        if not (folder / "policy" / "policy.json").exists():
-            extras = Extras(
-                sampler=lambda log, config: make_sampler(log, recipe, config, device, seed),
-                evaluator=curve_evaluator(name, recipe, mode, seed),
-                schedule=recipe.schedule,
-                facts={"agent": name, "seed": seed, "mode": mode, "levels": levels},
-                held_out=held_out,
-                title=f"{mode} {levels}, seed {seed}: {name}",
-            )
-            given: dict[str, Any] = {"out": folder, "seed": seed, "device": device, "resume": resume, "console": console}
-            train(dataset, config=config, extras=extras, **given)
-        agents[name] = Policy.load(folder, device=device).agent
-        curves += read_lines(folder / "curves.jsonl")
+    for name in trained_with(recipe, seed):
+        agents[name] = train_agent(out, log, recipe, mode, levels, name, seed, device, resume, console)
+        curves += read_lines(agent_folder(out, name, seed) / "curves.jsonl")
+    began, dataset = time.monotonic(), log[0]
     for name in ("conservative", "best"):  # the ensemble's networks, deployed otherwise
         if name not in agents:
             agents[name] = deployed(agents["ensemble"], recipe.configs.get(name, CONFIGS[name]), {})
     agents["untrained"] = build_agent(agents["ensemble"].config, dataset=dataset, seed=seed)
     agents["untrained"].to_device(device)
     seen = [mazes[i] for i in np.unique(dataset.group)][: recipe.seen_levels]  # held-out levels are not training levels
-    del dataset, held_out
+    del dataset, log
     lines: list[dict[str, Any]] = []
     replays: list[dict[str, Any]] = []
     shown = {"test": make_mazes(TEST_LEVELS, recipe.test_levels, mode), "train": seen}
@@ -340,8 +377,7 @@ def run(
     `only_seed` does the work of one seed and no report.
     """
     out, console = Path(out), console or Console(stderr=True)
-    make_renderer(recipe.renderer, mode)  # a missing Procgen is named before any work
-    open_folder(out, asdict(recipe) | {"mode": mode, "levels": levels}, resume)
+    begin(out, recipe, mode, levels, resume)
     for seed in missing(out, seeds if only_seed is None else [only_seed]):
         run_seed(out, recipe, mode, levels, seed, device, resume, console)
     if only_seed is not None:

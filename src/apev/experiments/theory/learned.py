@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 
 from apev.api import Extras, train
@@ -102,8 +101,3 @@ def routes(policy: Policy, world: World) -> dict[str, Any]:
             "arrived": bool(result.success[k]),
         }
     return found
-
-
-def one_thread() -> None:
-    """These networks are too small to share: one thread an agent, and agents side by side."""
-    torch.set_num_threads(1)

@@ -1,18 +1,14 @@
 """The paper's theory as claims that are checked: `apev reproduce theory`.
 
-Jobs (exact computations and agents to train) run side by side in worker processes and give plain data. `make_claims` turns
-that data into statements with an expected and a measured number; `run` writes the data, the claims, the figures and the page.
+Cells (exact computations and agents to train) run side by side and give plain data. `make_claims` turns that data into
+statements with an expected and a measured number; `run` writes the data, the claims, the figures and the page.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +16,16 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from apev.cells import Cell, Many
 from apev.experiments.common.statistics import bootstrap_ci
 from apev.experiments.theory.claims import make_claims
 from apev.experiments.theory.exact import chain_rows, city_exact, frontier, propositions, surrogate
-from apev.experiments.theory.learned import BATCH_GROUPS, HELD_OUT, PER_GROUP, Task, learn, one_thread
+from apev.experiments.theory.learned import BATCH_GROUPS, HELD_OUT, PER_GROUP, Task, learn
 from apev.experiments.theory.report import print_claims, write_theory
 from apev.experiments.theory.worlds import WORLDS
 from apev.files import write_json, write_lines
-from apev.progress import progress_bar
+
+ONE = Many(jobs=1)
 
 
 @dataclass(frozen=True)
@@ -49,83 +47,60 @@ SIZES = {
     "smoke": Size(chain=(2, 3, 5), problems=2, surrogate_problems=5, boxes=50, restarts=0, seeds=(0, 1), updates=20, days=50),
 }
 
-Job = tuple[str, Callable[..., Any], tuple[Any, ...]]
+PARTS: dict[str, Callable[..., Any]] = {
+    "chain": chain_rows,
+    "frontier": frontier,
+    "propositions": propositions,
+    "surrogate": surrogate,
+    "city": city_exact,
+    "learned": lambda *task: learn(Task(*task)),
+}
+"""What is computed, by its name in the summary."""
 
 
-def jobs(size: Size) -> list[Job]:
-    """Everything to compute, the longest first."""
+def work_cell(part: str, arguments: list[Any]) -> Any:
+    """One computation; plain data."""
+    return PARTS[part](*arguments)
+
+
+def cells(size: Size) -> list[Cell]:
+    """Everything to compute, the longest first. These networks are too small to share: one thread each."""
     learned = [(world, agent, seed) for world in ("doors", "city", "chain") for seed in size.seeds for agent in _agents(world)]
-    tasks = [Task(w, a, s, size.updates, size.days if w == "city" else 0) for w, a, s in learned]
-    exact: list[Job] = [
-        ("chain", chain_rows, (size.chain[::2],)),
-        ("chain", chain_rows, (size.chain[1::2],)),
-        ("frontier", frontier, ("doors", size.restarts, size.boxes // 20)),
-        ("propositions", propositions, (size.problems,)),
-        ("surrogate", surrogate, (size.surrogate_problems,)),
-        ("city", city_exact, (size.boxes,)),
-        ("frontier", frontier, ("city", size.restarts, size.boxes)),
-        ("frontier", frontier, ("chain", size.restarts, 0)),
+    exact: list[tuple[str, list[Any]]] = [
+        ("chain", [list(size.chain[::2])]),
+        ("chain", [list(size.chain[1::2])]),
+        ("frontier", ["doors", size.restarts, size.boxes // 20]),
+        ("propositions", [size.problems]),
+        ("surrogate", [size.surrogate_problems]),
+        ("city", [size.boxes]),
+        ("frontier", ["city", size.restarts, size.boxes]),
+        ("frontier", ["chain", size.restarts, 0]),
     ]
-    return exact[:3] + [("learned", learn, (task,)) for task in tasks] + exact[3:]
-
-
-@contextmanager
-def one_thread_for_children() -> Iterator[None]:
-    """NumPy's threads are decided when it is imported: processes started here find one, or each would take every core."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-def run_jobs(work: Sequence[Job], workers: int) -> Iterator[tuple[str, Any]]:
-    """(name, result) of every job as it is done; with one worker, one after another in this process."""
-    if workers <= 1:
-        threads = torch.get_num_threads()
-        one_thread()
-        try:
-            for name, function, arguments in work:
-                yield name, function(*arguments)
-        finally:
-            torch.set_num_threads(threads)
-        return
-    with (
-        one_thread_for_children(),
-        ProcessPoolExecutor(min(workers, len(work)), get_context("spawn"), one_thread) as pool,
-    ):
-        try:
-            started = {pool.submit(function, *arguments): name for name, function, arguments in work}
-            for done in as_completed(started):
-                yield started[done], done.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    tasks = [("learned", [w, a, s, size.updates, size.days if w == "city" else 0]) for w, a, s in learned]
+    found = []
+    for part, arguments in exact[:3] + tasks + exact[3:]:
+        name = f"{part} {', '.join(str(word) for word in arguments if isinstance(word, str))}".rstrip()
+        name += f", seed {arguments[2]}" if part == "learned" else ""
+        found.append(Cell(name, "theory", {"part": part, "arguments": arguments}, threads=1))
+    return found
 
 
 def run(
     out: str | Path,
     size: Size | None = None,
     *,
-    workers: int = 1,
+    machines: Many = ONE,
     meta: Mapping[str, Any] | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Compute everything, write it to the folder, print the claims; returns the summary."""
     size, out, console, began = size or Size(), Path(out), console or Console(stderr=True), time.monotonic()
-    if workers < 1:
-        raise ValueError(f"--workers {workers}. Fix: at least 1.")
     out.mkdir(parents=True, exist_ok=True)
-    work = jobs(size)
+    work, threads = cells(size), torch.get_num_threads()
     found: dict[str, list[Any]] = {}
-    with progress_bar(console) as progress:
-        task = progress.add_task("theory: exact parts and agents", total=len(work))
-        for name, result in run_jobs(work, workers):
-            found.setdefault(name, []).append(result)
-            progress.advance(task)
+    for cell, result in zip(work, machines.run_cells(work), strict=True):
+        found.setdefault(cell.arguments["part"], []).append(result)
+    torch.set_num_threads(threads)
     learned = sorted(found["learned"], key=lambda r: (r["world"], r["agent"], r["seed"]))
     data = {
         "chain": sorted((row for rows in found["chain"] for row in rows), key=lambda row: row["n"]),
@@ -145,7 +120,7 @@ def run(
             "seeds": list(size.seeds),
             "updates": {name: size.updates or make().updates for name, make in WORLDS.items()},
             "batch": f"{BATCH_GROUPS} contexts x {PER_GROUP} steps, {HELD_OUT:.0%} of the contexts held out",
-            "workers": workers,
+            "workers": machines.ray or machines.jobs,
             "seconds": round(time.monotonic() - began),
         },
     }
