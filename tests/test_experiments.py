@@ -27,8 +27,10 @@ from apev.experiments.common import provenance
 from apev.experiments.locked_doors import ablation
 from apev.experiments.locked_doors import recipe as locked_doors
 from apev.experiments.locked_doors.episodes import TestEpisodes, oracle_rollout
+from apev.experiments.locked_doors.paths import paths
 from apev.experiments.locked_doors.recipe import Recipe, limited, member_doors
 from apev.experiments.locked_doors.rooms import MOVES
+from apev.experiments.locked_doors.store import store
 from apev.loop import Schedule
 
 IMAGES = load_images()
@@ -260,6 +262,18 @@ def test_test_episodes_show_every_image_from_the_same_starts_at_every_reset() ->
     assert not np.array_equal(first["position"], other.reset()["position"])
 
 
+def test_episodes_say_which_doors_were_tried_and_when() -> None:
+    chosen = TestEpisodes(IMAGES.test_images[:1], np.array([1]), 1, seed=0, room=Room())  # door 1, on the right, opens
+    chosen.positions[:] = [[4, 1]]
+    chosen.reset()
+    for action in [0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 1, 1]:  # up to door 0, pushed twice; on to door 1, out
+        chosen.step(np.array([action]))
+    assert chosen.tries(0) == [[0, 2], [1, 12]]
+    line = {"policy": "average", "start": [4, 1], "tries": chosen.tries(0)}
+    found = paths([line, line | {"tries": [[2, 10]]}, line | {"tries": []}], Room())["average"]
+    assert found == {"rooms": 2, "near_first": 0.5, "detour": 1.0, "second_tried": 1, "between": 10.0}
+
+
 def test_the_oracle_always_gets_out_in_the_steps_it_expects() -> None:
     few = limited(IMAGES, Recipe(test_images=200))
     chosen = TestEpisodes(few.test_images, few.test_labels, 1, seed=0, room=Room())
@@ -297,6 +311,28 @@ def test_the_log_shows_no_test_image() -> None:
 
 def test_moves_are_those_replays_speak_of() -> None:
     assert MOVES.tolist() == [[0, -1], [1, 0], [0, 1], [-1, 0]]
+
+
+# ---------------------------------------------------------------------- stored results
+
+
+def test_more_seeds_and_agents_are_added_to_a_stored_folder(tmp_path: Path) -> None:
+    first = replace(TINY, agents=("ensemble",))
+    runs = {"first": (first, (0,)), "second": (TINY, (1,)), "again": (first, (0,))}
+    for name, (recipe, seeds) in runs.items():
+        locked_doors.run(tmp_path / name, IMAGES, recipe, seeds=seeds, console=QUIET)
+        summary = store(tmp_path / name, tmp_path / "stored")
+    alone = json.loads((tmp_path / "first" / "summary.json").read_text())["policies"]["average"]
+    assert summary["meta"]["seeds"] == [0, 1]
+    assert [part["seeds"] for part in summary["meta"]["parts"]] == [[0], [1], [0]]
+    assert summary["policies"]["average"]["episodes"] == 2 * alone["episodes"]  # seed 0 took its own place
+    assert summary["policies"]["ape-v"]["seeds"] == 1
+    assert set(summary["paths"]) <= set(summary["policies"])
+    assert json.loads((tmp_path / "stored" / "recipe.json").read_text())["agents"] == ["ensemble", "ape-v"]
+    assert (tmp_path / "stored" / "report.html").exists()
+    locked_doors.run(tmp_path / "other", IMAGES, replace(first, per_group=2), console=QUIET)
+    with pytest.raises(ValueError, match="per_group differ"):
+        store(tmp_path / "other", tmp_path / "stored")
 
 
 # ---------------------------------------------------------------------- ablation and provenance

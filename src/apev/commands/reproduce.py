@@ -54,6 +54,8 @@ class LockedDoors(Machines):
     """Which agents to train, e.g. --agents ensemble ape-v-printed; unless given, all of the scale's."""
     resume: bool = False
     """Go on with an interrupted run in the same folder."""
+    store: Path | None = None
+    """Also add episodes, curves and figures, without weights, to this folder; what is stored there stays."""
 
     def run(self) -> None:
         """Train, walk the test rooms, print the table."""
@@ -61,6 +63,7 @@ class LockedDoors(Machines):
         from apev.experiments.common.provenance import provenance
         from apev.experiments.locked_doors.cells import Asked, evaluations, trainings
         from apev.experiments.locked_doors.recipe import TRAINED, begin, run
+        from apev.experiments.locked_doors.store import store
 
         self.use()
         unknown = [name for name in self.agents if name not in TRAINED]
@@ -80,6 +83,8 @@ class LockedDoors(Machines):
             title = f"Locked Doors, {self.scale} scale"
             meta = provenance() | {"scale": self.scale}
             run(self.out, images, recipe, seeds=seeds, device=self.device, resume=True, meta=meta, title=title)
+            if self.store is not None:
+                store(self.out, self.store)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +105,8 @@ class DoorsAblation(Machines):
     """How many training images are used."""
     resume: bool = False
     """Go on with an interrupted run in the same folder."""
+    store: Path | None = None
+    """Also add episodes, curves and figures, without weights, to this folder; what is stored there stays."""
 
     def run(self) -> None:
         """Train every variant, print the table."""
@@ -108,6 +115,7 @@ class DoorsAblation(Machines):
         from apev.experiments.locked_doors.ablation import run_ablation
         from apev.experiments.locked_doors.cells import Asked, evaluations, trainings
         from apev.experiments.locked_doors.recipe import begin
+        from apev.experiments.locked_doors.store import store
 
         self.use()
         images = load_images(self.images)
@@ -118,6 +126,8 @@ class DoorsAblation(Machines):
         given: dict[str, Any] = {"seeds": self.seeds, "updates": self.updates, "train_images": self.train_images}
         given["agents"] = self.agents
         run_ablation(self.out, images, device=self.device, resume=True, meta=provenance(), **given)
+        if self.store is not None:
+            store(self.out, self.store)
 
 
 @dataclass(frozen=True, kw_only=True)

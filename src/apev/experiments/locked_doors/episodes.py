@@ -33,11 +33,21 @@ class TestEpisodes:
 
     def reset(self) -> dict[str, np.ndarray]:
         """All rooms anew."""
+        self.tried_at = np.zeros((self.num_envs, 4), dtype=np.int64)  # the step that first pushed each door; 0: none did
         return self.env.reset(self.picture, self.positions)
 
     def step(self, actions: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One step in every room."""
-        return self.env.step(actions)
+        env = self.env
+        pushed = self.room.door_tried(env.x, env.y, actions)[:, None] == np.arange(4)
+        now = ~(env.terminated | env.truncated)[:, None] & pushed & (self.tried_at == 0)
+        self.tried_at[now] = env.time + 1
+        return env.step(actions)
+
+    def tries(self, i: int) -> list[list[int]]:
+        """[door, step] of every door that was pushed in room i, in that order."""
+        doors = np.flatnonzero(self.tried_at[i])
+        return [[int(door), int(self.tried_at[i, door])] for door in doors[self.tried_at[i, doors].argsort()]]
 
 
 def oracle_rollout(episodes: TestEpisodes) -> Rollout:
@@ -48,7 +58,7 @@ def oracle_rollout(episodes: TestEpisodes) -> Rollout:
     n = episodes.num_envs
     result = Rollout.empty(n)
     for _ in range(episodes.room.horizon):
-        _, reward, ended, _, info = env.step(oracle.act(env.x, env.y, tried=env.tried))
+        _, reward, ended, _, info = episodes.step(oracle.act(env.x, env.y, tried=env.tried))
         result.returns += reward
         result.lengths += info["active"]
         result.terminated[:] = result.success[:] = ended

@@ -38,6 +38,7 @@ from apev.experiments.common.tables import print_table, summarise
 from apev.experiments.locked_doors.episodes import TestEpisodes, oracle_rollout
 from apev.experiments.locked_doors.filmstrip import write_filmstrip
 from apev.experiments.locked_doors.page import write_report
+from apev.experiments.locked_doors.paths import paths
 from apev.experiments.locked_doors.replays import pick_replays
 from apev.files import read_lines, write_json
 from apev.loop import Evaluator, Schedule
@@ -200,7 +201,7 @@ def member_doors(agent: QAgent, pictures: np.ndarray, room: Room) -> np.ndarray:
 def records(
     policy: str, seed: int, episodes: TestEpisodes, result: Rollout, doors: np.ndarray | None, seeing: int
 ) -> Iterator[dict[str, Any]]:
-    """One line an episode."""
+    """One line an episode; the episodes are those just walked."""
     for i, picture in enumerate(episodes.picture):
         label = int(episodes.labels[picture])
         yield {
@@ -215,6 +216,8 @@ def records(
             "label": label,
             "picture": int(picture),
             "stalled": bool(result.stalled[i]),
+            "start": episodes.positions[i].tolist(),
+            "tries": episodes.tries(i),
         }
 
 
@@ -276,6 +279,7 @@ def run(
         "kind": "locked-doors",
         "title": title,
         "policies": summarise(episodes),
+        "paths": paths(episodes, room),
         "members": recipe.config("ape-v").members,
         "meta": {
             "train_images": len(images.train_labels),
