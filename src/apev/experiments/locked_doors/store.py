@@ -20,7 +20,8 @@ SAME = ("train_images", "test_images", "starts", "batch_groups", "per_group", "s
 
 def store(folder: Path, out: Path) -> dict[str, Any]:
     """Add the episodes and curves of `folder` to those in `out`, and summarise all of them; returns the summary."""
-    recipe, summary = read_json(folder / "recipe.json", fix=AGAIN), read_json(folder / "summary.json", fix=AGAIN)
+    recipe: dict[str, Any] = read_json(folder / "recipe.json", fix=AGAIN)
+    summary: dict[str, Any] = read_json(folder / "summary.json", fix=AGAIN)
     lines = {name: _lines(folder, name) for name in ("episodes.jsonl", "curves.jsonl")}
     parts = [_part(summary)]
     if (out / "recipe.json").exists():
