@@ -159,8 +159,8 @@ def test_the_agent_has_a_member_for_each_kind_and_knows_which_it_meets(
 
 
 def test_a_stopped_run_of_worlds_goes_on_bit_for_bit(fleet: tuple[Dataset, np.ndarray, apev.Kinds], tmp_path: Path) -> None:
-    log, _, _ = fleet
-    settings: dict[str, Any] = {"hidden": (16,), "kinds": 2, "console": QUIET}
+    log, kind, _ = fleet
+    settings: dict[str, Any] = {"hidden": (16,), "kinds": kind.tolist(), "console": QUIET}  # known: nothing to search
     apev.train(log, updates=12, out=tmp_path / "part", checkpoint_every=6, **settings)
     apev.train(log, updates=24, out=tmp_path / "part", resume=True, **settings)
     whole = apev.train(log, updates=24, out=tmp_path / "whole", **settings).agent.policy_state()
