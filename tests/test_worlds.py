@@ -140,8 +140,8 @@ def test_batches_have_a_block_a_kind_and_beliefs_from_earlier_rows(fleet: tuple[
 def test_the_agent_has_a_member_for_each_kind_and_knows_which_it_meets(
     fleet: tuple[Dataset, np.ndarray, apev.Kinds], tmp_path: Path
 ) -> None:
-    log, _kind, _ = fleet
-    policy = apev.train(log, updates=20, kinds=2, hidden=(16,), out=tmp_path / "run", console=QUIET)
+    log, kind, _ = fleet
+    policy = apev.train(log, updates=20, kinds=kind.tolist(), hidden=(16,), out=tmp_path / "run", console=QUIET)
     assert policy.members == 2
     assert policy.agent.worlds is not None
     found = load_kinds(tmp_path / "run")
