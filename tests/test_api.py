@@ -105,6 +105,22 @@ def test_mistakes_are_named(log: Dataset, algorithm: str, settings: dict[str, An
         apev.train(log, algorithm, console=QUIET, **settings)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"bootstrap": 2.0}, "bootstrap is 2"), ({"eval_env": "MountainCar-v0"}, "does not fit"), ({"floor": 0.5}, "floor 0.5")],
+    ids=str,
+)
+def test_mistakes_are_told_before_kinds_are_looked_for(
+    log: Dataset, settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search(*_: Any, **__: Any) -> None:
+        raise AssertionError("kinds were looked for")
+
+    monkeypatch.setattr("apev.api.find_kinds", search)
+    with pytest.raises(ValueError, match=message):
+        apev.train(log, console=QUIET, **settings)
+
+
 def test_one_table_with_every_way_to_act_and_the_log(log: Dataset, tmp_path: Path) -> None:
     policy = apev.train(log, out=tmp_path / "a", updates=5, console=QUIET, **SETTINGS)
     found = apev.evaluate(policy, "CartPole-v1", episodes=3, console=QUIET)

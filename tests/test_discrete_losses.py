@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_agents import LAYOUT, STEPS, TABLE, TARGET, gradient, set_table, steps, uniform
+from tables import LAYOUT, STEPS, TABLE, TARGET, gradient, set_table, steps, uniform
 
 from apev.agents import (
     DiscreteBC,

@@ -27,6 +27,12 @@ SMALL: dict[str, dict[str, int]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def a_brief_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples are run, not judged: whether kinds are found is tested in test_worlds.py."""
+    monkeypatch.setattr("apev.worlds.find.UPDATES", {"pooled": 10, "tried": 10, "final": 20})
+
+
 @pytest.mark.parametrize("path", sorted(set(EXAMPLES.glob("*.py")) - {DEPLOY, SWEEP}), ids=lambda path: path.name)
 def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = runpy.run_path(str(path))["main"](**SMALL[path.name])

@@ -342,6 +342,8 @@ def test_impossible_settings_and_other_batches_are_refused() -> None:
         stacked.agent.for_data(log, stacked.config()).update(Sampler(log).sample())
     with pytest.raises(ValueError, match=r"windows of episodes. Fix: .*agent.sampler"):
         gru.agent.for_data(log, gru.config()).update(HistorySampler(log, steps=1).sample())
+    with pytest.raises(ValueError, match="needs continuous actions"):
+        AGENTS["iql-gru"][0].for_data(log, AGENTS["iql-gru"][1]())
     with pytest.raises(ValueError, match="remember=True needs values"):
         Policy(trained("bc-gru", True).agent, remember=True)
 

@@ -244,7 +244,7 @@ def test_each_wildcard_learns_the_world_of_its_kind() -> None:
     assert isinstance(agent, APEV)
     sampler = Sampler(data, batch_size=128, seed=0)
     batch = sampler.sample()
-    weight, _ = agent.weigh(batch)
+    weight, _ = agent.row_weights(batch)
     torch.testing.assert_close(weight[2:].sum(0), (agent.kinds[batch.group] != UNKNOWN).float())  # one owner, or none
     for _ in range(120):
         agent.update(sampler.sample())

@@ -22,7 +22,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short training that pages can load: customers, a member for each segment."""
     folder = tmp_path_factory.mktemp("site") / "runs" / "customers"
     log = apev.Dataset.example("customers")
-    apev.train(log, out=folder, updates=20, kinds=3)
+    with pytest.MonkeyPatch.context() as patch:  # pages load and use it; how good it is they do not ask
+        patch.setattr("apev.worlds.find.UPDATES", {"pooled": 50, "tried": 50, "final": 200})
+        apev.train(log, out=folder, updates=20, kinds=3)
     log.save(folder.parent.parent / "log.npz")
     return folder
 

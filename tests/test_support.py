@@ -9,7 +9,7 @@ import pytest
 import torch
 from agent_contract import build, puzzle, sampler_of
 from by_hand import linear
-from test_agents import LAYOUT, STEPS, TABLE, TARGET, gradient, set_table, steps, uniform
+from tables import LAYOUT, STEPS, TABLE, TARGET, gradient, set_table, steps, uniform
 
 from apev import belief as beliefs
 from apev.agents import AGENTS, APEV, DQN, LCB, APEVConfig, DiscreteREM, DiscreteREMConfig, DQNConfig, LCBConfig

@@ -16,7 +16,7 @@ from apev.cells import run_cells
 from apev.cli import main
 from apev.envs import OraclePolicy, Room
 from apev.experiments.theory import recipe as theory
-from apev.experiments.theory.chain import chain
+from apev.experiments.theory.chain import chain, walk_values
 from apev.experiments.theory.charts import lane_points
 from apev.experiments.theory.claims import make_claims
 from apev.experiments.theory.exact import chain_rows, shortest_round_trip
@@ -150,12 +150,16 @@ def test_a_claim_falls_with_its_number(stored: dict[str, Any], worsen: Any) -> N
 def test_the_reported_markov_policy_beats_a_random_search() -> None:
     (row,) = chain_rows([3], draws=50)
     result = best_markov(chain(3), restarts=1)
-    rng = np.random.default_rng(5)
-    for _ in range(200):
-        right = rng.random(7)
-        assert evaluate_markov(chain(3), np.stack([1 - right, right], 1)).mean <= result.value + 1e-9
+    right = np.random.default_rng(5).random((200, 7))
+    assert walk_values(right).max() <= result.value + 1e-9
     assert row["random_best"] <= row["markov"]
     assert row["adaptive"] == pytest.approx(-6, abs=1e-9)
+
+
+def test_random_walks_on_the_chain_are_worth_what_elimination_says() -> None:
+    right = 1 / (1 + np.exp(-np.random.default_rng(1).normal(size=(6, 41))))
+    exact = [evaluate_markov(chain(20), np.stack([1 - p, p], 1)).mean for p in right]
+    np.testing.assert_allclose(walk_values(right), exact, rtol=1e-8)
 
 
 def test_round_trips_take_two_n_squared_at_the_coin() -> None:

@@ -140,8 +140,8 @@ def test_batches_have_a_block_a_kind_and_beliefs_from_earlier_rows(fleet: tuple[
 def test_the_agent_has_a_member_for_each_kind_and_knows_which_it_meets(
     fleet: tuple[Dataset, np.ndarray, apev.Kinds], tmp_path: Path
 ) -> None:
-    log, _kind, _ = fleet
-    policy = apev.train(log, updates=20, kinds=2, hidden=(16,), out=tmp_path / "run", console=QUIET)
+    log, kind, _ = fleet
+    policy = apev.train(log, updates=20, kinds=kind.tolist(), hidden=(16,), out=tmp_path / "run", console=QUIET)
     assert policy.members == 2
     assert policy.agent.worlds is not None
     found = load_kinds(tmp_path / "run")
@@ -159,8 +159,8 @@ def test_the_agent_has_a_member_for_each_kind_and_knows_which_it_meets(
 
 
 def test_a_stopped_run_of_worlds_goes_on_bit_for_bit(fleet: tuple[Dataset, np.ndarray, apev.Kinds], tmp_path: Path) -> None:
-    log, _, _ = fleet
-    settings: dict[str, Any] = {"hidden": (16,), "kinds": 2, "console": QUIET}
+    log, kind, _ = fleet
+    settings: dict[str, Any] = {"hidden": (16,), "kinds": kind.tolist(), "console": QUIET}  # known: nothing to search
     apev.train(log, updates=12, out=tmp_path / "part", checkpoint_every=6, **settings)
     apev.train(log, updates=24, out=tmp_path / "part", resume=True, **settings)
     whole = apev.train(log, updates=24, out=tmp_path / "whole", **settings).agent.policy_state()

@@ -135,13 +135,16 @@ def train(
     if rest is None and has_belief(kind, config) and held_out * len(log) >= 1:
         kept, rest = log.split(held_out, seed)
         console.print(f"held out to calibrate the belief: {split_in_words(log, rest)}")
+    # Settings and an environment that cannot work are refused here, before minutes of search.
+    agent, evaluator = kind.for_data(kept, config, seed=seed), extras.evaluator
+    if evaluator is None and eval_env is not None:
+        evaluator = returns_in(eval_env, seed, agent)
     worlds = None
     if looks and can_be_worlds(algorithm, kind, config, settings):
         worlds = kinds_of(kept, kinds, None if out is None else Path(out), resume, seed, console)
-        config = for_worlds(config, worlds, settings)
-    agent = kind.for_data(kept, config, seed=seed)
-    if worlds is not None and worlds.models is not None:
-        agent.take_worlds(worlds.models, by_group(kept, worlds))
+        if worlds.models is not None:
+            agent = kind.for_data(kept, for_worlds(config, worlds, settings), seed=seed)
+            agent.take_worlds(worlds.models, by_group(kept, worlds))
     agent.to_device(device)
     if compile:
         agent.compile_networks()
@@ -160,9 +163,6 @@ def train(
         if draw == "auto" and sampler.draw == "blocks":
             large = f"the log's {bytes_in_files(kept) / 1e9:.1f} GB do not fit comfortably in memory"
             console.print(f'{large}: rows are drawn in blocks (draw="rows", --draw rows: one by one).')
-    evaluator = extras.evaluator
-    if evaluator is None and eval_env is not None:
-        evaluator = returns_in(eval_env, seed, agent)
     facts = extras.facts
     if facts is None:
         facts = {"agent": algorithm, "data_digest": log.digest, "seed": seed, "batch_size": size, "held_out": held_out}

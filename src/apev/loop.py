@@ -266,7 +266,7 @@ def broken_networks(agent: Agent) -> list[str]:
 
 @contextmanager
 def untouched(agent: Agent) -> Iterator[None]:
-    """What is looked at is calibrated; what is trained goes on as if nobody had looked."""
+    """Within it the agent may be calibrated and may draw; after it, scales and generator are as they were."""
     scale, drawn = agent.scale.clone(), agent.generator.get_state()
     try:
         yield

@@ -28,7 +28,7 @@ Evidence = Literal["td", "model", "both"]
 
 @dataclass(frozen=True)
 class BeliefConfig:
-    """How what happens moves the belief."""
+    """How evidence moves the belief."""
 
     likelihood: Likelihood = "calibrated"
     """How TD errors become surprise: 'paper' is exp(-error^2) as printed, 'calibrated' divides by a measured scale, so that
@@ -91,7 +91,7 @@ class Agent(nn.Module, ABC):
         """One gradient step; the metrics stay tensors, so that nothing waits for the device."""
 
     def check_batch(self, batch: Batch) -> None:
-        """A batch of other data is refused by name, and an agent that does not know its contexts.
+        """Refuse a batch that this agent cannot learn from, and say what is wrong with it.
 
         Only shapes are looked at, so nothing waits for the device.
         """
@@ -160,7 +160,7 @@ class Agent(nn.Module, ABC):
     def log_evidence(
         self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """[B, K]: how likely each member finds this step, as far as the belief is concerned."""
+        """[B, K]: log-likelihoods of this step by each member: what the belief is updated with."""
         kind = getattr(self.config, "evidence", "td")
         if kind == "td":
             return self.filter.log_likelihood(self.td_errors(step, log_belief, features, generator))
@@ -238,9 +238,9 @@ class Agent(nn.Module, ABC):
 
     @torch.no_grad()
     def track_scale(self, squares: Tensor, weight: Tensor, rate: float) -> None:
-        """A step of training: let each member's scale follow its squared errors [B, K], row by row with `weight` [B, K].
+        """In training: move each member's scale towards its squared errors [B, K], averaged with `weight` [B, K] over rows.
 
-        A member of whom no row speaks keeps its scale; one that is not measured has the mean of the others.
+        A member without any weight keeps its scale; one that is not measured has the mean of the others.
         """
         count, old = weight.sum(0), self.scale.square()
         mean = torch.where(count > 0, (squares * weight).sum(0) / count.clamp_min(SMALLEST), old)

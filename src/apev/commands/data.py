@@ -56,11 +56,11 @@ class KindsOf:
     path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
     """An .npz, a D4RL .hdf5, a .apev folder, a Minari id or folder, or a table (.csv, .parquet)."""
     most: int = 6
-    """No more kinds than so many are looked for."""
+    """The largest number of kinds that is tried."""
     kinds: int | None = None
     """How many there are, where that is known; unless given, the log decides."""
     seed: int = 0
-    """Of the search."""
+    """Decides every random number of the search."""
     picture: Path | None = None
     """Also draw it: a .svg file, or an .html page."""
     json: bool = False

@@ -14,7 +14,7 @@ from apev.machine import Machine
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Machine):
-    """Train on the photographs shipped in the package, and watch an agent change its mind (a few minutes)."""
+    """Train a small agent and watch it change its mind (a few minutes)."""
 
     world: Literal["doors", "pendulum", "customers"] = "doors"
     """doors: which door fits this photograph; pendulum: motors that may be wired the wrong way round; customers: three segments

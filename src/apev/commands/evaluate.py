@@ -25,8 +25,9 @@ class Evaluate(Machine):
     episodes: int = 20
     """How many episodes, the same ones for every row."""
     adapt: Annotated[tuple[str, ...], tyro.conf.arg(metavar="WORD ...")] = ()
-    """Behaviours of the belief, one row each: bayes, commit (act on one member until another is far more believable), uniform,
-    member:2, random-member (one an episode), random-member-step. Unless given: bayes, uniform and each member."""
+    """Behaviours of the belief, one row each: bayes, commit (act on one member until another is far more believable), hold (on
+    one throughout an episode), uniform, member:2, random-member (one an episode), random-member-step. Unless given: bayes,
+    uniform and each member."""
     remember: bool = False
     """Take the values of steps already taken in an episode from what they led to (worlds that are deterministic and show
     their state, discrete actions)."""

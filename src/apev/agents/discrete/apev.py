@@ -21,6 +21,9 @@ Q_k(s, a):
     L            = sum_k w_k (delta_k^2 + (Q_k(s, b, a) - y_k)^2)          w_k: 1 where member k trains on this context
 
 The second term trains C_k alone. p(b) is what other logged steps of the same context would have taught (`evidence_share`).
+Where members are kinds of the world, b and b' are what the worlds' models make of the log's own steps, and w_k is 1 on contexts
+of kind k alone. With `support`, as `apev.train` sets it, maxima run over actions that the log takes often enough, and L has the
+cloning head's loss beside it (L_G in `base.py`).
 
 Why: once values know about adaptation, errors at b are biased. A bump that every right member foresaw still raises *their*
 values (the policy will now do better), and the raise counts as surprise. At e_k the policy is k's own and b' = e_k = b, so
@@ -155,6 +158,7 @@ class APEV(QAgent):
             return self.update_as_printed(batch)
         obs, next_obs = batch.obs.vector, batch.next_obs.vector
         discount = self.config.gamma * (1 - batch.terminated)
+        bayes = self.filter
         features, next_features = self.encode_batch(batch)
         plain = self.net.plain(features, obs)
         own_q = take(plain, batch.action)  # Q_k(s, a): [K, B]
@@ -164,12 +168,12 @@ class APEV(QAgent):
             own_target = batch.reward + discount * self.likely(next_plain, log_clone).amax(-1)
             errors = (own_q - own_target).T  # delta_k: [B, K]
             log_belief = self.draw_beliefs(batch, errors)  # b
-            weight, held_out = self.weigh(batch)
+            weight, held_out = self.row_weights(batch)
             self.track_scale(errors.square(), held_out.T, SCALE_RATE)
             if batch.next_log_belief is None:
-                log_new = self.filter.weigh(log_belief, self.filter.log_likelihood(errors))  # b'
+                log_new = bayes.weigh(log_belief, bayes.log_likelihood(errors))  # b'
             else:  # models of the worlds said what the step teaches
-                log_new = self.filter.apply_floor(batch.next_log_belief)
+                log_new = bayes.apply_floor(batch.next_log_belief)
             belief, new_belief = log_belief.exp(), log_new.exp()
             next_q = self.target.corrected(next_plain, next_features, next_obs, new_belief)
             target_q = batch.reward + discount * self.next_value(next_q, new_belief, log_clone)  # y_k
@@ -183,51 +187,54 @@ class APEV(QAgent):
         """As the paper prints it: errors at belief b on both sides."""
         obs, next_obs = batch.obs.vector, batch.next_obs.vector
         discount = self.config.gamma * (1 - batch.terminated)
+        bayes = self.filter
         features, next_features = self.encode_batch(batch)
-        log_belief = self.draw_beliefs(batch, None)
+        c, rows = self.config, len(batch.action)
+        drawn = sample_dirichlet(c.concentration, rows, self.members, self.generator, self.scale.device)
+        log_belief = bayes.apply_floor(drawn)
         belief = log_belief.exp()
         q = take(self.net(features, obs, belief), batch.action)  # Q_k(s, b, a): [K, B]
         with torch.no_grad():
             log_clone = self.target.clone(next_features, next_obs, batch.next_obs.allowed)
             next_q = self.target(next_features, next_obs, belief)
             errors = (q - (batch.reward + discount * self.next_value(next_q, belief, log_clone))).T  # delta_k: [B, K]
-            new_belief = self.filter.weigh(log_belief, self.filter.log_likelihood(errors)).exp()  # b'
+            new_belief = bayes.weigh(log_belief, bayes.log_likelihood(errors)).exp()  # b'
             next_q = self.target(next_features, next_obs, new_belief)
             target_q = batch.reward + discount * self.next_value(next_q, new_belief, log_clone)  # y_k
             moved = (new_belief - belief).abs().sum(-1).mean() / 2
-            weight, held_out = self.weigh(batch)
+            weight, held_out = self.row_weights(batch)
             self.track_scale(errors.square(), held_out.T, SCALE_RATE)
         metrics = self.descend(self.with_cloning((q - target_q).square(), features, batch), weight)
         return metrics | {"value": q.detach().mean(), "belief_moved": moved, "scale": self.scale.mean()}
 
-    def draw_beliefs(self, batch: Batch, errors: Tensor | None) -> Tensor:
-        """p(b): [B, K] log-beliefs before the step, no weight below the filter's floor.
+    def draw_beliefs(self, batch: Batch, errors: Tensor) -> Tensor:
+        """p(b): [B, K] log-beliefs before the step.
 
-        They are what the models of the worlds make of the steps before, where there are models. Else they come from the
-        Dirichlet; given TD errors [B, K], a share of them is replaced by beliefs that logged evidence leads to:
+        They are what the models of the worlds make of the steps before, where there are models. Else a share of them comes
+        from logged evidence, the rest from the Dirichlet.
 
-        A row's context shows in other rows of the batch too. A random part of those, from none (the uniform belief an episode
-        starts with) to all, is taken as already seen. The end of an episode is never seen before another step. A row whose
-        context shows in no other row keeps its belief. (A belief drawn apart from the context contradicts it: a member that
-        is unsure what the picture shows then learns that a door found locked may still open.)
+        A row's context shows in other rows of the batch too, whose TD errors [B, K] are evidence. A random part of these rows,
+        from none (the uniform belief an episode starts with) to all, is taken as already seen. The end of an episode is never
+        seen before another step. A row whose context shows in no other row keeps its belief from the Dirichlet. (A belief
+        drawn apart from the context contradicts it: a member that is unsure what the picture shows then learns that a door
+        found locked may still open.)
         """
-        rows, device, draws, c = len(batch.action), self.scale.device, self.generator, self.config
-        if batch.log_belief is not None and errors is not None:
-            return self.filter.apply_floor(batch.log_belief)
-        drawn = self.filter.apply_floor(sample_dirichlet(c.concentration, rows, self.members, draws, device))
-        if errors is None:
-            return drawn
+        bayes, c = self.filter, self.config
+        if batch.log_belief is not None:
+            return bayes.apply_floor(batch.log_belief)
+        rows, device, draws = len(batch.action), self.scale.device, self.generator
+        drawn = bayes.apply_floor(sample_dirichlet(c.concentration, rows, self.members, draws, device))
         others = (batch.group[:, None] == batch.group) & (batch.terminated == 0)  # [B, B]
         others.fill_diagonal_(False)
         # The part that was seen is uniform on [-1/8, 9/8], cut off at 0 and 1: a tenth of the rows have seen no other row of
         # their context, a tenth all of them.
         part = 1.25 * torch.rand(rows, 1, generator=draws, device=device) - 0.125
         seen = others & (torch.rand(rows, rows, generator=draws, device=device) < part)
-        evidence = normalise(seen.float() @ self.filter.log_likelihood(errors).clamp_min(-1e4))
+        evidence = normalise(seen.float() @ bayes.log_likelihood(errors).clamp_min(-1e4))
         replaced = torch.rand(rows, 1, generator=draws, device=device) < c.evidence_share
-        return torch.where(replaced & others.any(1, keepdim=True), self.filter.apply_floor(evidence), drawn)
+        return torch.where(replaced & others.any(1, keepdim=True), bayes.apply_floor(evidence), drawn)
 
-    def weigh(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def row_weights(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Who trains on which row, and whose scale is measured there, [K, B] both.
 
         Members train on their share of the contexts and are measured on the rest (on all where nothing is held out);

@@ -34,7 +34,7 @@ CONSTANT = 1e-6  # a deviation this small beside the mean is rounding
 
 @dataclass(frozen=True)
 class HistoryConfig:
-    """What reading a history asks for."""
+    """Settings of agents that read a history."""
 
     weight_decay: float = 0.0
     """How fast weights shrink, by AdamW: with a history every row is another, and networks learn a small log by heart."""
@@ -42,7 +42,7 @@ class HistoryConfig:
 
 @dataclass(frozen=True)
 class DiscreteHistoryConfig(HistoryConfig):
-    """The same for discrete actions."""
+    """Settings of agents that read a history and choose among discrete actions."""
 
     lr: float = 3e-4
     """AdamW's learning rate."""
@@ -69,7 +69,7 @@ class HistoryAgent(Agent):
             )
         self.layout, self.config = layout, config
         wide = replace(layout, vectors=(("observation", self.input_dim),), bare=True)
-        groups = {"num_groups": num_groups} if layout.num_actions else {}
+        groups = {} if issubclass(self.algorithm, ContinuousAgent) else {"num_groups": num_groups}
         self.inner = self.algorithm(wide, config, seed=seed, **groups)
         self.members = self.measured = self.inner.members
         self.worlds = None
@@ -80,7 +80,7 @@ class HistoryAgent(Agent):
 
     @classmethod
     def for_data(cls, dataset: Dataset, config: Any, *, seed: int = 0) -> Self:
-        """An untrained agent for this log, which says how large things are."""
+        """An untrained agent for this log, with the log's means and deviations as units."""
         agent = cls(Layout.of(dataset), config, num_groups=dataset.num_groups, seed=seed)
         measured = [spread(dataset.observations[key]) for key in dataset.vector_keys]
         agent.mean.copy_(torch.from_numpy(np.concatenate([mean for mean, _ in measured])))
@@ -119,7 +119,7 @@ class HistoryAgent(Agent):
 
     @abstractmethod
     def recall(self, obs: Observations) -> Observations:
-        """What the algorithm reads: observation and history in one vector; no history is an empty one."""
+        """Observation and history in one vector, which the algorithm reads; without a history, an empty one."""
 
     def recall_step(self, step: Batch) -> Batch:
         """A step as the algorithm reads it; the history after it is the one before it with the step taken in."""
@@ -135,7 +135,7 @@ class HistoryAgent(Agent):
     # ------------------------------------------------------------------ an agent
 
     def check_batch(self, batch: Batch) -> None:
-        """A batch of other data is refused by name, and one without the steps before its rows."""
+        """Refuse what every agent refuses, and batches without the steps before their rows."""
         super().check_batch(batch)
         if not isinstance(batch, HistoryBatch):
             raise ValueError("this agent reads the steps before each row. Fix: draw batches with agent.sampler(log).")
@@ -148,7 +148,7 @@ class HistoryAgent(Agent):
         return self.inner.update(self.recall_past(batch))
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """AdamW over the algorithm and what it reads with; where the actor's rate decays, so does that of the latter."""
+        """AdamW over the algorithm and, if there is one, the GRU, whose rate decays where the actor's does."""
         whole = self.inner.make_optimizer().param_groups
         groups: list[dict[str, Any]] = [{key: group[key] for key in ("params", "decays") if key in group} for group in whole]
         own = [parameter for name, parameter in self.named_parameters() if not name.startswith("inner.")]
@@ -169,7 +169,7 @@ class HistoryAgent(Agent):
         features: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The algorithm's action for what is seen and kept."""
+        """The algorithm's action for observation and history."""
         return self.inner.act(self.recall(obs), log_belief, greedy, None, generator)
 
     @torch.no_grad()
@@ -181,7 +181,7 @@ class HistoryAgent(Agent):
 
     @property
     def generator(self) -> torch.Generator:
-        """The algorithm's."""
+        """The generator of the algorithm: every draw is its own."""
         return self.inner.generator
 
     @generator.setter
@@ -189,7 +189,7 @@ class HistoryAgent(Agent):
         self.inner.generator = generator
 
     def policy_state(self) -> dict[str, Tensor]:
-        """What the algorithm deploys, and what else is read with."""
+        """The algorithm's tensors, the GRU's and the units."""
         inner = {f"inner.{name}": value for name, value in self.inner.policy_state().items()}
         return inner | {name: value for name, value in self.state_dict().items() if not name.startswith("inner.")}
 
@@ -202,8 +202,8 @@ class HistoryAgent(Agent):
                     own.copy_(state[name])
 
 
-def there(past: Past, steps: Tensor) -> Tensor:
-    """Steps [B, L, W] with zeros where there was none."""
+def zero_where_missing(past: Past, steps: Tensor) -> Tensor:
+    """Steps [B, L, W] before each row, zeros where the episode had not begun."""
     return torch.where(past.there[..., None], steps, 0.0)
 
 

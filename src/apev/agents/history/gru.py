@@ -19,7 +19,7 @@ from apev.agents.continuous.bc import BC, BCConfig
 from apev.agents.continuous.iql import IQL, IQLConfig
 from apev.agents.discrete.bc import DiscreteBC, DiscreteBCConfig
 from apev.agents.discrete.iql import DiscreteIQL, DiscreteIQLConfig
-from apev.agents.history.base import DiscreteHistoryConfig, HistoryAgent, HistoryConfig, there
+from apev.agents.history.base import DiscreteHistoryConfig, HistoryAgent, HistoryConfig, zero_where_missing
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.data.history import HistoryBatch, WindowSampler
@@ -64,27 +64,27 @@ class GRU(HistoryAgent):
 
     @torch.no_grad()
     def take_in(self, history: Tensor, step: Batch) -> Tensor:
-        """The state after what was seen, and the outcome."""
-        return torch.cat([self.remember(step.obs.vector, history), self.read_outcome(step.action, step.reward)], -1)
+        """The GRU's state at this step's observation, then what was done there and what it paid."""
+        return torch.cat([self.state_at(step.obs.vector, history), self.read_outcome(step.action, step.reward)], -1)
 
-    def remember(self, vector: Tensor, history: Tensor) -> Tensor:
-        """h_t [B, H] of observations s_t and histories before them."""
+    def state_at(self, vector: Tensor, history: Tensor) -> Tensor:
+        """h_t [B, H]: the GRU's state once it has read observations s_t, from the histories before them."""
         state, outcome = history.split([self.config.state, self.action_width + 2], -1)
         x = torch.cat([self.read_vector(vector), outcome], -1)
         states: Tensor = self.gru(x[:, None], state[None].contiguous())[0]  # [B, 1, H]
         return states[:, 0]
 
     def recall(self, obs: Observations) -> Observations:
-        """Observation and state in one vector."""
+        """Observation and GRU state in one vector."""
         history = obs.history if obs.history is not None else self.start_history(len(obs.vector))
-        return self.join(obs, self.remember(obs.vector, history))
+        return self.join(obs, self.state_at(obs.vector, history))
 
     def join(self, obs: Observations, state: Tensor) -> Observations:
-        """What the algorithm reads."""
+        """Observation and a GRU state that is there already, in one vector."""
         return Observations(torch.cat([self.read_vector(obs.vector), state], -1), allowed=obs.allowed)
 
     def check_batch(self, batch: Batch) -> None:
-        """As for every history, and it must be windows."""
+        """Refuse what every agent with a history refuses, and batches that are no windows."""
         super().check_batch(batch)
         if isinstance(batch, HistoryBatch) and batch.counted is None:
             raise ValueError("this agent reads windows of episodes. Fix: draw batches with agent.sampler(log).")
@@ -93,7 +93,7 @@ class GRU(HistoryAgent):
         """The rows that count, with the state that the window so far has led to."""
         assert batch.counted is not None
         past, rows = batch.past, batch.counted.nonzero()[:, 0]
-        before = there(past, self.read_outcome(past.action, past.reward))[:, 0]
+        before = zero_where_missing(past, self.read_outcome(past.action, past.reward))[:, 0]
         x = torch.cat([self.read_vector(batch.obs.vector), before], -1)
         state = self.gru(x.unflatten(0, (-1, batch.window)))[0].flatten(0, 1)[rows]
         action, reward = batch.action[rows], batch.reward[rows]

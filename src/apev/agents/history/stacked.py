@@ -17,7 +17,7 @@ from apev.agents.continuous.bc import BC, BCConfig
 from apev.agents.continuous.iql import IQL, IQLConfig
 from apev.agents.discrete.bc import DiscreteBC, DiscreteBCConfig
 from apev.agents.discrete.iql import DiscreteIQL, DiscreteIQLConfig
-from apev.agents.history.base import DiscreteHistoryConfig, HistoryAgent, HistoryConfig, there
+from apev.agents.history.base import DiscreteHistoryConfig, HistoryAgent, HistoryConfig, zero_where_missing
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.data.history import HistoryBatch, HistorySampler
@@ -76,7 +76,7 @@ class Stacked(HistoryAgent):
     def recall_past(self, batch: HistoryBatch) -> Batch:
         """Every row, with the steps before it as its history."""
         past = batch.past
-        history = there(past, self.read_step(past.vector, past.action, past.reward)).flatten(1)
+        history = zero_where_missing(past, self.read_step(past.vector, past.action, past.reward)).flatten(1)
         return self.recall_step(replace(batch, obs=replace(batch.obs, history=history)))
 
 

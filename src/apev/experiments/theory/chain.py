@@ -90,6 +90,23 @@ def markov_policy(n: int) -> FloatArray:
     return np.stack([1 - right, right], axis=1)
 
 
+def walk_values(right: FloatArray) -> FloatArray:
+    """[N]: what each of N Markov policies gets that go right with chances [N, 2n + 1], none of them 0 or 1.
+
+    Without subtraction, so that walks that take very long lose no digits.
+    """
+
+    def time_to_end(forth: FloatArray) -> FloatArray:
+        """Mean steps from the middle to the last state, going there with chances `forth`."""
+        n, step, total = forth.shape[1] // 2, np.zeros(len(forth)), np.zeros(len(forth))
+        for k in range(2 * n):
+            step = (1 + (1 - forth[:, k]) * step) / forth[:, k]  # mean steps from state k to k + 1
+            total += step if k >= n else 0
+        return total
+
+    return -(time_to_end(right) + time_to_end(1 - right[:, ::-1])) / 2
+
+
 def paper_bound(n: int) -> float:
     """What the paper proves no Markov policy exceeds: -n^2 / 2."""
     _check(n)
