@@ -170,13 +170,22 @@ def test_published_settings() -> None:
 
 def test_what_data_was_used_is_told(log: Path) -> None:
     data = Dataset.load(log)
-    assert data_used(data) == "another log"
+    assert data_used(data, "") == "another log"
     data.source["notes"] = ["made by D4RL's recipe with apev collect; not D4RL's own data"]
-    assert data_used(data) == "D4RL-style"
+    assert data_used(data, "hopper-random-v2") == "D4RL-style"
     data.source.update(notes=[], format="d4rl", name="my-log")
-    assert data_used(data) == "another log"  # of the same layout
-    data.source["name"] = "hopper-random-v2"
-    assert data_used(data) == "D4RL"
+    assert data_used(data, "my-log") == "another log"  # of the same layout
+    assert data_used(data, "hopper-random-v2") == f"D4RL v2, {len(data):,} rows"  # not all of D4RL's million
+    assert data_used(repeated(data, 9_000), "hopper-medium-replay-v2") == "D4RL v2, 10,000 rows"
+    assert data_used(repeated(data, 400_000), "hopper-medium-replay-v2") == "D4RL"
+    assert data_used(repeated(data, 400_000), "hopper-medium-v2") == "D4RL v2, 400,000 rows"
+
+
+def repeated(data: Dataset, rows: int) -> Dataset:
+    """A log of so many rows, each an episode."""
+    index, every = np.arange(rows) % len(data), np.ones(rows, dtype=bool)
+    ends = {"terminated": every, "truncated": ~every}
+    return Dataset.from_arrays(data.observations["observation"][index], data.actions[index], data.rewards[index], **ends)
 
 
 def test_a_log_of_another_task_is_refused(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from apev.agents.agent import Agent
 from apev.data.batch import Layout
 from apev.data.dataset import Dataset
-from apev.nn.ensemble import EnsembleLinear, EnsembleMLP
+from apev.nn.ensemble import EnsembleLinear, EnsembleMLP, NormedMLP
 
 
 class ContinuousAgent(Agent):
@@ -79,7 +79,12 @@ class ContinuousAgent(Agent):
         with torch.no_grad():
             for follower, followed in self.targets.items():
                 slow, fast = self.get_submodule(follower), self.get_submodule(followed)
-                torch._foreach_lerp_(list(slow.parameters()), list(fast.parameters()), self.config.target_rate)
+                torch._foreach_lerp_(list(slow.parameters()), list(fast.parameters()), self.rate_of(follower))
+
+    def rate_of(self, follower: str) -> float:
+        """How far a network moves towards the one that it follows in each update."""
+        rate: float = self.config.target_rate
+        return rate
 
     # ------------------------------------------------------------------ deployment
 
@@ -102,7 +107,7 @@ class ContinuousAgent(Agent):
         return [name for name in self.state_dict() if name.split(".")[0] in self.deployed]
 
 
-def start_as_published(net: EnsembleMLP, last: float) -> None:
+def start_as_published(net: EnsembleMLP | NormedMLP, last: float) -> None:
     """Biases .1 and a last layer near zero, as SAC-N's authors start their networks."""
     with torch.no_grad():
         layers = [layer for layer in net.layers if isinstance(layer, EnsembleLinear)]

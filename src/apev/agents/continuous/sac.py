@@ -10,6 +10,12 @@ Q is the minimum over N critics:
 The three gradients are taken at the same parameters and followed by one step of Adam. The actor's gradient differentiates the
 critics' input, never their weights, and passes only through the critic that is the smallest for its row.
 
+Three settings steady it where a log is small. All are off unless asked for:
+
+    layer_norm       before every ReLU of the critics: values cannot grow without bound far from the data
+    target_bounds    lowest <= y <= highest: the discounted rewards that the log's own episodes allow
+    actor_average    what is deployed is a slow copy of the actors, which sways less from update to update
+
 EDAC, CQL, REM and APE-V are this file with another `critic_loss`. APE-V has K members, each an actor and a minimum over its own
 number n_k of critics, and a belief b over them (`apev.py`). What is written here is for K members, of which SAC has one: there
 the belief is None, and plays no part.
@@ -20,7 +26,7 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +35,8 @@ from torch.nn.functional import softplus
 from apev.agents.continuous.base import ContinuousAgent, parameters, start_as_published
 from apev.belief import draw_index, most_believed
 from apev.data.batch import Batch, Layout, Observations
-from apev.nn.ensemble import EnsembleMLP
+from apev.data.dataset import Dataset
+from apev.nn.ensemble import EnsembleMLP, NormedMLP
 
 LOG_STD = (-5.0, 2.0)
 NOTHING = 1e-6  # a weight no larger than this is 0
@@ -49,6 +56,12 @@ class SACConfig:
     """How far the target network moves towards the online one in each update."""
     hidden: tuple[int, ...] = (256, 256, 256)
     """Widths of the fully connected layers, of actors and critics."""
+    layer_norm: bool = False
+    """Whether critics have layer norm before every ReLU."""
+    target_bounds: bool = False
+    """Whether targets are held between the lowest and the highest discounted return that the log's rewards allow."""
+    actor_average: float = 0.0
+    """How far the deployed actors move towards the trained ones in each update; 0 deploys the trained ones themselves."""
 
 
 class Actors(nn.Module):
@@ -92,12 +105,25 @@ class SAC(ContinuousAgent):
     targets = {"target": "critics"}  # noqa: RUF012
     counts: Tensor  # [K, N] bool: which critics member k takes its minimum over
     network: Tensor  # [K, N] which network is member k's j-th critic
+    lowest: Tensor  # [] no target is lower
+    highest: Tensor  # [] none is higher
 
     def __init__(self, layout: Layout, config: SACConfig, *, seed: int = 0) -> None:
         self.n = self.sizes(config)
         if min(self.n) < 1:
             raise ValueError(f"members take their minimum over {self.n} critics. Fix: at least 1 each.")
+        if not 0 <= config.actor_average <= 1:
+            raise ValueError(f"actor_average is {config.actor_average}. Fix: from 0 to 1; .005 averages over some 200 updates.")
         super().__init__(layout, config, members=len(self.n), seed=seed)
+
+    @classmethod
+    def for_data(cls, dataset: Dataset, config: Any, *, seed: int = 0) -> Self:
+        """An untrained agent for this log, whose rewards say what values are possible."""
+        agent = super().for_data(dataset, config, seed=seed)
+        if config.target_bounds:
+            agent.lowest.fill_(dataset.lowest_return(config.gamma))
+            agent.highest.fill_(dataset.highest_return(config.gamma))
+        return agent
 
     @staticmethod
     def sizes(config: SACConfig) -> tuple[int, ...]:
@@ -116,12 +142,36 @@ class SAC(ContinuousAgent):
         own = (counts.flatten().cumsum(0) - 1).view(K, N)
         self.register_buffer("counts", counts)
         self.register_buffer("network", torch.arange(N).expand(K, N).clone() if self.shared else own, persistent=False)
+        self.register_buffer("lowest", torch.tensor(-torch.inf), persistent=False)
+        self.register_buffer("highest", torch.tensor(torch.inf), persistent=False)
         inputs = self.layout.vector_dim + self.layout.action_dim + (K if K > 1 else 0)
         self.actors = Actors(K, self.layout.vector_dim, hidden, self.layout.action_dim)
-        self.critics = EnsembleMLP(N, inputs, hidden, K) if self.shared else EnsembleMLP(sum(self.n), inputs, hidden, 1)
+        networks: type[EnsembleMLP | NormedMLP] = NormedMLP if self.config.layer_norm else EnsembleMLP
+        self.critics = networks(N, inputs, hidden, K) if self.shared else networks(sum(self.n), inputs, hidden, 1)
         start_as_published(self.critics, 3e-3)
         self.target = deepcopy(self.critics).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.zeros(K))
+        self.average("actors")
+
+    def average(self, *trained: str) -> None:
+        """Deploy slow copies of these networks instead of themselves, where that is asked for."""
+        if self.config.actor_average:
+            for name in trained:
+                setattr(self, f"slow_{name}", deepcopy(self.get_submodule(name)).requires_grad_(False))
+            slow = {f"slow_{name}": name for name in trained}
+            self.targets = self.targets | slow
+            self.deployed = tuple(f"slow_{name}" if name in trained else name for name in self.deployed)
+
+    def rate_of(self, follower: str) -> float:
+        """How far a network moves towards the one that it follows in each update."""
+        return self.config.actor_average if follower.startswith("slow_") else self.config.target_rate
+
+    @property
+    def deployed_actors(self) -> Actors:
+        """The actors that act outside training."""
+        actors = self.slow_actors if self.config.actor_average else self.actors
+        assert isinstance(actors, Actors)
+        return actors
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Adam over actors, critics and the entropy's weight."""
@@ -130,7 +180,7 @@ class SAC(ContinuousAgent):
 
     # ------------------------------------------------------------------ values and policy
 
-    def values(self, net: EnsembleMLP, obs: Tensor, action: Tensor, belief: Tensor | None = None) -> Tensor:
+    def values(self, net: EnsembleMLP | NormedMLP, obs: Tensor, action: Tensor, belief: Tensor | None = None) -> Tensor:
         """[K, N, B] of every critic, for each member; actions in (-1, 1)."""
         x = torch.cat([obs, action] if belief is None else [obs, action, belief], -1)
         q = net(x.expand(net.members, *x.shape))  # [networks, B, heads]
@@ -148,19 +198,25 @@ class SAC(ContinuousAgent):
         belief: Tensor | None = None,
         member: Tensor | None = None,
         generator: torch.Generator | None = None,
+        actors: Actors | None = None,
     ) -> Drawn:
         """Actions of the actor that each row names, or of one drawn by its belief; of the only one where there is one."""
         if belief is not None:
             member = draw_index(belief, generator or self.generator)
-        mean, std = self.actors(obs, member)
+        mean, std = (actors or self.actors)(obs, member)
         action, log_prob = squash(mean, std, self.noise(mean, generator))
         return Drawn(action, log_prob, self.log_alpha[0] if member is None else self.log_alpha[member])
 
     def backup(
-        self, net: EnsembleMLP, step: Batch, belief: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        net: EnsembleMLP | NormedMLP,
+        step: Batch,
+        belief: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        actors: Actors | None = None,
     ) -> Tensor:
         """r + gamma (1 - terminated) V_k(s', b): [K, B], from one action of the policy, by these critics."""
-        next_action, log_prob, log_alpha = self.sample(step.next_obs.vector, belief, generator=generator)
+        next_action, log_prob, log_alpha = self.sample(step.next_obs.vector, belief, generator=generator, actors=actors)
         next_q = self.reduce(self.values(net, step.next_obs.vector, next_action, belief))
         if self.soft:
             next_q = next_q - log_alpha.exp() * log_prob
@@ -188,8 +244,9 @@ class SAC(ContinuousAgent):
         belief = self.weights(log_belief)
         if greedy:
             trusted = None if belief is None else most_believed(belief)
-            return self.from_unit(self.actors(obs.vector, trusted)[0].tanh())
-        return self.from_unit(self.sample(obs.vector, belief, generator=generator).action)
+            return self.from_unit(self.deployed_actors(obs.vector, trusted)[0].tanh())
+        drawn = self.sample(obs.vector, belief, generator=generator, actors=self.deployed_actors)
+        return self.from_unit(drawn.action)
 
     @torch.no_grad()
     def act_average(
@@ -204,7 +261,8 @@ class SAC(ContinuousAgent):
         belief = self.weights(log_belief)
         if belief is None or not greedy:
             return self.act(obs, log_belief, greedy, features, generator)
-        mean = self.actors.net(obs.vector.expand(self.members, *obs.vector.shape)).chunk(2, dim=-1)[0]  # [K, B, A]
+        net = self.deployed_actors.net
+        mean = net(obs.vector.expand(self.members, *obs.vector.shape)).chunk(2, dim=-1)[0]  # [K, B, A]
         return self.from_unit(torch.einsum("bk,kba->ba", belief, mean.tanh()))
 
     @torch.no_grad()
@@ -214,7 +272,7 @@ class SAC(ContinuousAgent):
         """[B, K]: all at the current belief, as printed."""
         belief = self.weights(log_belief)
         q = self.reduce(self.values(self.critics, step.obs.vector, self.to_unit(step.action), belief))
-        return (q - self.backup(self.critics, step, belief, generator)).T
+        return (q - self.backup(self.critics, step, belief, generator, self.deployed_actors)).T
 
     # ------------------------------------------------------------------ learning
 
@@ -245,7 +303,7 @@ class SAC(ContinuousAgent):
         """Squared TD errors, summed over critics; and what is logged of it."""
         q = self.values(self.critics, batch.obs.vector, self.to_unit(batch.action))  # [1, N, B]
         with torch.no_grad():
-            target_q = self.backup(self.target, batch)  # [1, B]
+            target_q = self.backup(self.target, batch).clamp(self.lowest, self.highest)  # [1, B]
         loss = (q - target_q[:, None]).square().sum((0, 1)).mean()
         return loss, {"critic_loss": loss.detach() / sum(self.n)}
 
