@@ -34,9 +34,10 @@ FAST: dict[str, Any] = {"lr": 1e-3, "target_rate": 0.02, "hidden": (256, 256)}  
 STEADY: dict[str, Any] = {"layer_norm": True, "target_bounds": True, "actor_average": 0.005}
 CANDIDATES = {
     "cpu scale": SACConfig(critics=4, **FAST),
-    "norm, bounds": SACConfig(critics=4, layer_norm=True, target_bounds=True, **FAST),
     "norm, bounds, averaged": SACConfig(critics=4, **FAST, **STEADY),
     "norm, bounds, averaged, N = 10": SACConfig(critics=10, **FAST, **STEADY),
+    "norm, bounds, averaged, near the log": SACConfig(critics=4, near_log=0.4, **FAST, **STEADY),
+    "norm, bounds, averaged, nearer the log": SACConfig(critics=4, near_log=1.0, **FAST, **STEADY),
 }
 LATE = 5  # evaluations at the end
 

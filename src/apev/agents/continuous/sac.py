@@ -10,11 +10,12 @@ Q is the minimum over N critics:
 The three gradients are taken at the same parameters and followed by one step of Adam. The actor's gradient differentiates the
 critics' input, never their weights, and passes only through the critic that is the smallest for its row.
 
-Three settings steady it where a log is small. All are off unless asked for:
+Four settings steady it where a log is small. All are off unless asked for:
 
     layer_norm       before every ReLU of the critics: values cannot grow without bound far from the data
     target_bounds    lowest <= y <= highest: the discounted rewards that the log's own episodes allow
     actor_average    what is deployed is a slow copy of the actors, which sways less from update to update
+    near_log         L_pi is divided by mean |Q|, and near_log (a - a_log)^2 added: 1 / 2.5 is as close as TD3+BC stays
 
 EDAC, CQL, REM and APE-V are this file with another `critic_loss`. APE-V has K members, each an actor and a minimum over its own
 number n_k of critics, and a belief b over them (`apev.py`). What is written here is for K members, of which SAC has one: there
@@ -32,6 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from apev.agents.agent import SMALLEST
 from apev.agents.continuous.base import ContinuousAgent, parameters, start_as_published
 from apev.belief import draw_index, most_believed
 from apev.data.batch import Batch, Layout, Observations
@@ -63,6 +65,9 @@ class SACConfig:
     actor_average: float = 0.0
     """How far the deployed actors move towards the trained ones in each update; 0 deploys the trained ones themselves."""
 
+    near_log: float = 0.0
+    """How much closeness to the logged actions counts for actors, beside values divided by their mean size; 0: not at all."""
+
 
 class Actors(nn.Module):
     """K actors, each a Gaussian squashed by tanh."""
@@ -73,15 +78,27 @@ class Actors(nn.Module):
         self.net = EnsembleMLP(members, inputs, hidden, 2 * actions)
         start_as_published(self.net, 1e-3)
 
-    def forward(self, obs: Tensor, member: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Mean and deviation before tanh, [B, A], of the actor that each row asks: obs [B, D], member [B]."""
+    def forward(self, obs: Tensor, member: Tensor | None = None, belief: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and deviation before tanh, [B, A], of the actor that each row asks: obs [B, D], member [B].
+
+        The belief [B, K] decides who is asked, and nothing else here.
+        """
         out = self.net(obs[None])[0] if member is None else self.net.ask_one(obs, member)
-        mean, log_std = out.chunk(2, dim=-1)
-        return mean, log_std.clamp(*LOG_STD).exp()
+        return split(out)
+
+    def all(self, obs: Tensor, belief: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The same of every actor, [K, B, A]."""
+        return split(self.net(obs.expand(self.members, *obs.shape)))
+
+
+def split(out: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation before tanh, from what an actor's network says."""
+    mean, log_std = out.chunk(2, dim=-1)
+    return mean, log_std.clamp(*LOG_STD).exp()
 
 
 def squash(mean: Tensor, std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions in (-1, 1) and their log-probability [B], from standard normal noise."""
+    """Actions in (-1, 1) and their log-probability, [..., A] and [...], from standard normal noise."""
     raw = mean + std * noise
     log_normal = -0.5 * noise.square() - std.log() - 0.5 * math.log(2 * math.pi)
     log_derivative = 2 * (math.log(2) - raw - softplus(-2 * raw))  # log(1 - tanh(raw)^2), without underflow
@@ -100,6 +117,7 @@ class SAC(ContinuousAgent):
     """Actors and critics of K members; one member unless a subclass says otherwise."""
 
     config: SACConfig
+    actor_type: ClassVar[type[Actors]] = Actors
     soft: ClassVar[bool] = True  # whether the entropy's bonus counts in targets
     deployed = ("actors", "critics", "log_alpha")
     targets = {"target": "critics"}  # noqa: RUF012
@@ -112,6 +130,8 @@ class SAC(ContinuousAgent):
         self.n = self.sizes(config)
         if min(self.n) < 1:
             raise ValueError(f"members take their minimum over {self.n} critics. Fix: at least 1 each.")
+        if not config.near_log >= 0:
+            raise ValueError(f"near_log is {config.near_log}. Fix: 0 or more.")
         if not 0 <= config.actor_average <= 1:
             raise ValueError(f"actor_average is {config.actor_average}. Fix: from 0 to 1; .005 averages over some 200 updates.")
         super().__init__(layout, config, members=len(self.n), seed=seed)
@@ -135,6 +155,11 @@ class SAC(ContinuousAgent):
         """Whether members share networks, each with a head a member; else each has networks of its own."""
         return True
 
+    @property
+    def critics_see(self) -> int:
+        """How many weights of the belief are an input of the critics."""
+        return self.members if self.members > 1 else 0
+
     def build(self) -> None:
         """Actors, critics and the weight of the entropy."""
         K, N, hidden = len(self.n), max(self.n), self.config.hidden
@@ -144,8 +169,8 @@ class SAC(ContinuousAgent):
         self.register_buffer("network", torch.arange(N).expand(K, N).clone() if self.shared else own, persistent=False)
         self.register_buffer("lowest", torch.tensor(-torch.inf), persistent=False)
         self.register_buffer("highest", torch.tensor(torch.inf), persistent=False)
-        inputs = self.layout.vector_dim + self.layout.action_dim + (K if K > 1 else 0)
-        self.actors = Actors(K, self.layout.vector_dim, hidden, self.layout.action_dim)
+        inputs = self.layout.vector_dim + self.layout.action_dim + self.critics_see
+        self.actors = self.actor_type(K, self.layout.vector_dim, hidden, self.layout.action_dim)
         networks: type[EnsembleMLP | NormedMLP] = NormedMLP if self.config.layer_norm else EnsembleMLP
         self.critics = networks(N, inputs, hidden, K) if self.shared else networks(sum(self.n), inputs, hidden, 1)
         start_as_published(self.critics, 3e-3)
@@ -203,7 +228,7 @@ class SAC(ContinuousAgent):
         """Actions of the actor that each row names, or of one drawn by its belief; of the only one where there is one."""
         if belief is not None:
             member = draw_index(belief, generator or self.generator)
-        mean, std = (actors or self.actors)(obs, member)
+        mean, std = (actors or self.actors)(obs, member, belief)
         action, log_prob = squash(mean, std, self.noise(mean, generator))
         return Drawn(action, log_prob, self.log_alpha[0] if member is None else self.log_alpha[member])
 
@@ -244,7 +269,7 @@ class SAC(ContinuousAgent):
         belief = self.weights(log_belief)
         if greedy:
             trusted = None if belief is None else most_believed(belief)
-            return self.from_unit(self.deployed_actors(obs.vector, trusted)[0].tanh())
+            return self.from_unit(self.deployed_actors(obs.vector, trusted, belief)[0].tanh())
         drawn = self.sample(obs.vector, belief, generator=generator, actors=self.deployed_actors)
         return self.from_unit(drawn.action)
 
@@ -261,8 +286,7 @@ class SAC(ContinuousAgent):
         belief = self.weights(log_belief)
         if belief is None or not greedy:
             return self.act(obs, log_belief, greedy, features, generator)
-        net = self.deployed_actors.net
-        mean = net(obs.vector.expand(self.members, *obs.vector.shape)).chunk(2, dim=-1)[0]  # [K, B, A]
+        mean = self.deployed_actors.all(obs.vector, belief)[0]  # [K, B, A]
         return self.from_unit(torch.einsum("bk,kba->ba", belief, mean.tanh()))
 
     @torch.no_grad()
@@ -285,7 +309,7 @@ class SAC(ContinuousAgent):
         critic_loss, metrics = self.critic_loss(batch, log_belief)
         action, log_prob, log_alpha = self.sample(obs, belief)
         value = self.policy_value(obs, action, belief)
-        actor_loss = (log_alpha.detach().exp() * log_prob - value).mean()
+        actor_loss = self.near((log_alpha.detach().exp() * log_prob - value).mean(), value, action, batch)
         alpha_loss = -(log_alpha * (log_prob.detach() - self.layout.action_dim)).mean()
         self.descend(critic_loss + actor_loss + alpha_loss)
         alpha, value = log_alpha.detach().exp().mean(), value.detach()
@@ -294,6 +318,13 @@ class SAC(ContinuousAgent):
             by_member = (belief.T @ value) / belief.sum(0).clamp_min(NOTHING)
             metrics |= {"value_boldest": by_member[0], "value_most_careful": by_member[-1]}
         return metrics
+
+    def near(self, actor_loss: Tensor, value: Tensor, action: Tensor, batch: Batch) -> Tensor:
+        """The actors' loss with closeness to the log, where that is asked for: actions [..., B, A] and their values."""
+        if not self.config.near_log:
+            return actor_loss
+        away = (action - self.to_unit(batch.action)).square().mean()
+        return actor_loss / value.detach().abs().mean().clamp_min(SMALLEST) + self.config.near_log * away
 
     def draw_belief(self, rows: int) -> Tensor | None:
         """The log-beliefs [B, K] of a training step; None where there is one member."""
