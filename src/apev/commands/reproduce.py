@@ -150,8 +150,9 @@ class D4RL(Machines):
     """Which of bc, td3-bc, sac, rem, cql, iql, sac-n, edac, ape-v to train. ape-v-eval-only adapts, but was not trained to;
     ape-v-no-floor lets targets sink below any return in the log; ape-v-printed trains and filters as the paper prints it."""
     scale: Literal["smoke", "cpu", "rows10k", "paper"] = "cpu"
-    """smoke: seconds; cpu: 100,000 updates, an hour or more for SAC-N and its kin; rows10k: 10,000 updates, minutes, what is
-    built on SAC steadied for logs of some 10,000 rows; paper: 3 million updates, for a GPU."""
+    """smoke: seconds; cpu: 100,000 updates, an hour or more for SAC-N and its kin; rows10k: 5,000 updates of
+    SAC and its kin, steadied for logs of some 10,000 rows, and 10,000 of others: minutes; paper: 3 million updates, for a
+    GPU."""
     data: Path | None = None
     """D4RL's .hdf5, or any log of the task. Unless given: what `apev collect` made in runs/collect."""
     seeds: tuple[int, ...] = (0,)

@@ -86,6 +86,7 @@ class AnchoredAPEVSAC(APEVSAC):
     config: AnchoredSACConfig
     takes_blocks = False
     actor_type: ClassVar[type[Actors]] = AnchoredActors
+    owner: Tensor  # [sum n_k] whose critic each network is
     targets = {"target": "critics", "correction_target": "correction"}  # noqa: RUF012
 
     def __init__(self, layout: Layout, config: AnchoredSACConfig, *, seed: int = 0) -> None:
@@ -110,7 +111,7 @@ class AnchoredAPEVSAC(APEVSAC):
         nothing_at_first(self.correction)
         self.correction_target = deepcopy(self.correction).requires_grad_(False)
         owner = torch.arange(K).repeat_interleave(torch.tensor(self.n), output_size=sum(self.n))
-        self.register_buffer("owner", owner, persistent=False)  # [sum n_k] whose critic each network is
+        self.register_buffer("owner", owner, persistent=False)
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Adam over everything: what one parameter does is nothing to another."""

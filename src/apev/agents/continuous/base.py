@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,8 @@ from apev.nn.ensemble import EnsembleLinear, EnsembleMLP, NormedMLP
 class ContinuousAgent(Agent):
     """An agent that reads vectors and acts in a box; its networks see actions in [-1, 1]."""
 
-    deployed: ClassVar[tuple[str, ...]]  # the networks a deployed policy needs
-    targets: ClassVar[dict[str, str]] = {}  # networks that follow others slowly: {follower: followed}
+    deployed: tuple[str, ...]  # the networks a deployed policy needs
+    targets: dict[str, str] = {}  # noqa: RUF012 (networks that follow others slowly: {follower: followed})
     middle: Tensor  # [A] of the action's range
     reach: Tensor  # [A] half of it
 

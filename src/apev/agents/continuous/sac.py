@@ -119,7 +119,7 @@ class SAC(ContinuousAgent):
     config: SACConfig
     actor_type: ClassVar[type[Actors]] = Actors
     soft: ClassVar[bool] = True  # whether the entropy's bonus counts in targets
-    deployed = ("actors", "critics", "log_alpha")
+    deployed: tuple[str, ...] = ("actors", "critics", "log_alpha")
     targets = {"target": "critics"}  # noqa: RUF012
     counts: Tensor  # [K, N] bool: which critics member k takes its minimum over
     network: Tensor  # [K, N] which network is member k's j-th critic

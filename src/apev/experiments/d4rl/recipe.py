@@ -20,6 +20,7 @@ import torch
 from rich.console import Console
 
 from apev.agents import (
+    AnchoredSACConfig,
     APEVSACConfig,
     BCConfig,
     CQLConfig,
@@ -44,6 +45,7 @@ from apev.rollout import GymnasiumBatch, rollout
 Scale = Literal["smoke", "cpu", "rows10k", "paper"]
 ROBOTS = ("halfcheetah", "hopper", "walker2d")
 BATCH = 256
+PUBLISHED_BATCH = ("bc", "td3-bc", "iql")
 ONE = Machines(jobs=1)
 D4RL_ROWS = {"halfcheetah-medium-replay": 202_000, "hopper-medium-replay": 402_000, "walker2d-medium-replay": 302_000}
 COMPLETE = 0.9  # share of those rows: readers drop a few, such as the last of an episode that was cut off
@@ -65,7 +67,8 @@ class Size:
     updates: dict[str, int] = field(default_factory=dict)  # of algorithms that have fewer than the schedule
     batch: int = BATCH  # rows an update, of SAC and those built on it
     sac: dict[str, Any] = field(default_factory=dict)  # settings of SAC and those built on it, other than the published
-    apev: dict[str, Any] = field(default_factory=dict)  # settings of APE-V
+    anchored: bool = False  # whether APE-V's members are SAC-n agents exactly
+    fewest: int = 2  # critics of APE-V's first member
 
     def schedule_of(self, algorithm: str, updates: int | None = None) -> Schedule:
         """The algorithm's own number of updates, unless another is asked for; as many evaluations for each."""
@@ -75,7 +78,7 @@ class Size:
 
     def batch_of(self, algorithm: str) -> int:
         """Rows an update: as published for algorithms that are not built on SAC."""
-        return BATCH if algorithm in ("bc", "td3-bc", "iql") else self.batch
+        return BATCH if algorithm in PUBLISHED_BATCH else self.batch
 
 
 PUBLISHED = {"halfcheetah": 10, "walker2d": 20, "hopper": 500}  # of hopper's, 200 for replays and mixtures
@@ -97,17 +100,28 @@ SIZES: dict[Scale, Size] = {
         sac={"lr": 1e-3, "target_rate": 0.02},
     ),
     # D4RL's own rows, but 10,000 of them. What steadies SAC-N there was chosen on SAC-N alone, on hopper-medium and
-    # halfcheetah-medium (`benchmarks/d4rl_base.py`, results/d4rl-10k/base), and holds for all that is built on it.
+    # halfcheetah-medium (`benchmarks/d4rl_base.py`, results/d4rl-10k/base), and holds for all that is built on it. What is not
+    # built on it is quick, and trains twice as long.
     "rows10k": Size(
-        Schedule(10_000, 500, 1000, 1000),
+        Schedule(5000, 500, 500, 1000),
         10,
         5,
         dict.fromkeys(ROBOTS, 4),
         dict.fromkeys(ROBOTS, 4),
         members=3,
         hidden=(256, 256),
+        updates=dict.fromkeys(PUBLISHED_BATCH, 10_000),
         batch=64,
-        sac={"lr": 1e-3, "target_rate": 0.02},
+        sac={
+            "lr": 1e-3,
+            "target_rate": 0.02,
+            "layer_norm": True,
+            "target_bounds": True,
+            "actor_average": 0.005,
+            "near_log": 0.4,
+        },
+        anchored=True,
+        fewest=1,
     ),
     "paper": Size(
         Schedule(3_000_000, 1000, 10_000, 10_000), 100, 10, PUBLISHED, {"halfcheetah": 10, "walker2d": 10, "hopper": 50}
@@ -131,20 +145,26 @@ def configuration(algorithm: Algorithm, task: str, scale: Scale) -> Any:
     # The paper did not share weights for half-cheetah.
     apart = scale == "paper" and robot == "halfcheetah"
     apev: dict[str, Any] = {"critics": critics, "members": min(size.members, critics - 1), "shared": not apart} | family
-    adaptive = APEVSACConfig(**apev | size.apev)
+    apev["fewest"] = size.fewest
+    printed = replace(APEVSACConfig.paper(), **apev)
+    adaptive = APEVSACConfig(**apev)
+    if size.anchored:
+        adaptive = AnchoredSACConfig(**apev | {"shared": False})
     configs: dict[Algorithm, Any] = {
         "bc": BCConfig(),
         "td3-bc": TD3BCConfig(),
         "sac": SACConfig(critics=2, **family),
         "rem": REMConfig(critics=critics, **family),
-        "cql": CQLConfig(**family, actor_lr=family.get("lr", CQLConfig.lr) / 3),  # a third of the critics', as published
+        "cql": CQLConfig(
+            **family | {"near_log": 0.0}, actor_lr=family.get("lr", CQLConfig.lr) / 3
+        ),  # a third of the critics', as published
         "iql": IQLConfig(return_range=1000.0),
         "sac-n": SACConfig(critics=critics, **family),
         "edac": EDACConfig(critics=size.edac_critics[robot], eta=edac_eta(robot, kind), **family),
         "ape-v": adaptive,
         "ape-v-eval-only": replace(adaptive, eval_only=True),
-        "ape-v-no-floor": replace(adaptive, target_floor=False),
-        "ape-v-printed": replace(APEVSACConfig.paper(), **apev),
+        "ape-v-no-floor": replace(adaptive, target_floor=False, target_bounds=False),
+        "ape-v-printed": printed,
     }
     return configs[algorithm]
 
