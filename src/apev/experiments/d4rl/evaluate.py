@@ -87,7 +87,7 @@ def final_evaluation(
             behaviour, traced = policy.with_adapt(policy.adapt, seed=seed), policy.adapts and agent.members > 1
             results[policy_name] = rollout(behaviour, env, trace=traced)
             if policy_name in (algorithm, f"{algorithm}, committed", f"{algorithm}, held") and traced:
-                for which in LIFE:
+                for which in LIFE[:1] if policy_name.endswith("committed") else LIFE:
                     again = rollout(behaviour, env, keep_belief=True)
                     if which in TOLD:
                         results[f"{policy_name}, {which} episode"] = again
