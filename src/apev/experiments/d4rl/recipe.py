@@ -118,7 +118,7 @@ SIZES: dict[Scale, Size] = {
             "layer_norm": True,
             "target_bounds": True,
             "actor_average": 0.005,
-            "near_log": 0.4,
+            "near_log": 1.0,
         },
         anchored=True,
         fewest=1,
