@@ -127,12 +127,12 @@ def test_edac_tells_normed_critics_apart_by_their_gradients() -> None:
 
 
 def test_settings_without_sense_are_refused() -> None:
-    for settings in ({"actor_average": 1.5}, {"near_log": -1.0}):
+    for config in (SACConfig(actor_average=1.5), SACConfig(near_log=-1.0)):
         with pytest.raises(ValueError, match="Fix:"):
-            SAC(PLAIN, SACConfig(**settings))
-    for settings in ({"shared": True}, {"surprise": "paper"}):
+            SAC(PLAIN, config)
+    for anchored in (AnchoredSACConfig(shared=True), AnchoredSACConfig(surprise="paper")):
         with pytest.raises(ValueError, match="networks of their own"):
-            AnchoredAPEVSAC(PLAIN, AnchoredSACConfig(**settings))
+            AnchoredAPEVSAC(PLAIN, anchored)
 
 
 # ---------------------------------------------------------------------- anchored members
@@ -149,7 +149,7 @@ def alone(agent: AnchoredAPEVSAC, k: int) -> SAC:
     given = {f.name: getattr(c, f.name) for f in fields(SACConfig) if f.name != "critics"}
     one, own = SAC(WIDE, SACConfig(critics=agent.n[k], **given)), agent.owner == k
     pairs = [(one.actors.net, agent.actors.net, torch.tensor([k]))]
-    pairs += [(getattr(one, net), getattr(agent, net), own.nonzero()[:, 0]) for net in ("critics", "target")]  # type: ignore[misc]
+    pairs += [(getattr(one, net), getattr(agent, net), own.nonzero()[:, 0]) for net in ("critics", "target")]
     if c.actor_average:
         pairs.append((one.deployed_actors.net, agent.deployed_actors.net, torch.tensor([k])))
     with torch.no_grad():
@@ -241,7 +241,7 @@ def test_values_and_actions_move_by_as_much_as_the_belief_doubts() -> None:
     value = agent.policy_value(obs, logged, belief)  # 1.5 + 2.5 and min(3.5, 2.5) + 15, each with its weight
     torch.testing.assert_close(value, torch.tensor([0.75 * 4.0 + 0.25 * 17.5]))
 
-    agent.draw_belief = lambda count: torch.tensor([[1.0, 1e-30]]).log()  # type: ignore[method-assign]
+    agent.draw_belief = lambda rows: torch.tensor([[1.0, 1e-30]]).log()  # type: ignore[method-assign]
     agent.new_belief = lambda log_belief, errors: log_belief  # type: ignore[method-assign]
     _, errors, q, _ = agent.plain_loss(step(0.0, 0.0))
     torch.testing.assert_close(q, torch.tensor([[1.5], [2.5]]))

@@ -18,8 +18,9 @@ from apev.data.scores import normalised
 from apev.envs.make import make
 from apev.experiments.common.cells import cells
 from apev.experiments.d4rl.evaluate import trace_of
+from apev.experiments.d4rl.published import PAPER
 from apev.experiments.d4rl.recipe import SIZES, configuration, data_used, edac_eta
-from apev.experiments.d4rl.report import PAPER, score_table, write_summary
+from apev.experiments.d4rl.report import score_table, write_summary
 from apev.rollout import Rollout
 
 pytest.importorskip("mujoco", reason="pip install 'apev[mujoco]'")
@@ -191,7 +192,7 @@ def test_every_algorithm_built_on_sac_has_what_steadies_it_on_small_logs() -> No
     steady = SIZES["rows10k"].sac
     assert {"layer_norm", "target_bounds", "actor_average", "near_log"} < set(steady)
     for algorithm in ("sac-n", "edac", "ape-v", "ape-v-eval-only", "ape-v-printed"):
-        config = configuration(algorithm, "hopper-medium-replay", "rows10k")  # type: ignore[arg-type]
+        config = configuration(algorithm, "hopper-medium-replay", "rows10k")
         assert {name: getattr(config, name) for name in steady} == steady
         assert config.critics == 4
     assert isinstance(configuration("ape-v", "hopper-medium-replay", "rows10k"), AnchoredSACConfig)
@@ -214,8 +215,8 @@ def test_what_data_was_used_is_told(log: Path) -> None:
 def repeated(data: Dataset, rows: int) -> Dataset:
     """A log of so many rows, each an episode."""
     index, every = np.arange(rows) % len(data), np.ones(rows, dtype=bool)
-    ends = {"terminated": every, "truncated": ~every}
-    return Dataset.from_arrays(data.observations["observation"][index], data.actions[index], data.rewards[index], **ends)
+    observed = data.observations["observation"][index]
+    return Dataset.from_arrays(observed, data.actions[index], data.rewards[index], terminated=every, truncated=~every)
 
 
 def test_a_log_of_another_task_is_refused(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

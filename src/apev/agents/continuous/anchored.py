@@ -38,9 +38,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from apev.agents.continuous.actors import Actors, Drawn, squash
 from apev.agents.continuous.apev import APEVSAC, SCALE_RATE, APEVSACConfig
 from apev.agents.continuous.base import parameters
-from apev.agents.continuous.sac import Actors, Drawn, squash
 from apev.data.batch import Batch, Layout
 from apev.nn.ensemble import EnsembleMLP, NormedMLP
 
