@@ -1,6 +1,7 @@
 """What steadies SAC-N on 10,000 rows of D4RL: candidate settings, tried on SAC-N alone, on medium logs that are in no table.
 
     python benchmarks/d4rl_base.py hopper-medium-v2.npz halfcheetah-medium-v2.npz --out results/d4rl-10k/base
+    python benchmarks/d4rl_base.py --out results/d4rl-10k/base --page docs/continuous-control.md
 
 Every candidate is trained on each log, and its returns are noted throughout. It is steady if they do not swing from one
 evaluation to the next. What was found best is frozen as the scale `rows10k` of `apev reproduce d4rl`, for every algorithm that
@@ -26,7 +27,9 @@ from apev.data import Dataset
 from apev.data.scores import normalised
 from apev.data.source import ENVIRONMENTS, d4rl_name, d4rl_robot, without_version
 from apev.experiments.common.provenance import keep_answer
+from apev.experiments.common.tables import markdown_rows
 from apev.experiments.d4rl.recipe import curve_evaluator
+from apev.files import read_json, write_text
 from apev.loop import Schedule
 from apev.machine import Machine
 
@@ -46,7 +49,7 @@ LATE = 5  # evaluations at the end
 class Args:
     """Train candidates, and note their returns."""
 
-    logs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    logs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Files of D4RL's rows, each with D4RL's own name: hopper-medium-v2.npz."""
     only: tuple[str, ...] = ()
     """Some of the candidates, by name; all unless given."""
@@ -62,6 +65,8 @@ class Args:
     """Episodes an evaluation."""
     out: Path | None = None
     """Folder for one file a log and candidate."""
+    page: Path | None = None
+    """Write the table of everything in that folder into this page, between `<!-- base: FOLDER -->` and `<!-- /base -->`."""
 
 
 def trial(log: Path, name: str, args: Args) -> dict[str, Any]:
@@ -96,6 +101,29 @@ def trial(log: Path, name: str, args: Args) -> dict[str, Any]:
     }
 
 
+def markdown(folder: Path) -> str:
+    """Every candidate that was tried: mean and range of its last evaluations on each log."""
+    found = [read_json(path) for path in sorted(folder.glob("*.json"))]
+    tasks = sorted({one["task"] for one in found}, reverse=True)
+    rows = [["settings of SAC-N", *tasks]]
+    for name in CANDIDATES:
+        cells = []
+        for task in tasks:
+            late = [one["late"] for one in found if (one["task"], one["candidate"]) == (task, name)]
+            cells.append(f"{late[0]['mean']:.1f} ({late[0]['min']:.0f} to {late[0]['max']:.0f})" if late else "–")
+        rows.append([name, *cells])
+    return markdown_rows(rows)
+
+
+def fill(page: Path, folder: Path) -> None:
+    """Refresh the table in a page."""
+    start, end = f"<!-- base: {folder.as_posix()} -->", "<!-- /base -->"
+    before, _, rest = page.read_text(encoding="utf-8").partition(start)
+    if end not in rest:
+        raise SystemExit(f"{page} has no lines {start!r} and {end!r}. Fix: add them where the table is to stand.")
+    write_text(page, before + start + "\n" + markdown(folder) + end + rest.partition(end)[2])
+
+
 def main(args: Args) -> None:
     """Try what is asked for; print how the last evaluations went."""
     Machine(threads=1).use()
@@ -109,7 +137,10 @@ def main(args: Args) -> None:
             table.add_row(
                 found["task"], name, *(f"{late[key]:.1f}" for key in ("mean", "min", "max")), str(found["cpu_seconds"])
             )
-    Console().print(table)
+    if args.logs:
+        Console().print(table)
+    if args.page is not None and args.out is not None:
+        fill(args.page, args.out)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from by_hand import PLAIN, linear, one_state, step
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from apev.agents import AGENTS, APEVSAC, SAC, APEVSACConfig, SACConfig
-from apev.agents.continuous.actors import squash
 from apev.agents.continuous.apev import LEAST_TRUSTED, SCALE_RATE
 from apev.agents.continuous.base import ContinuousAgent
+from apev.agents.continuous.sac import squash
 from apev.belief import BeliefFilter
 from apev.data import Dataset, Layout, Observations
 from apev.data.batch import Batch

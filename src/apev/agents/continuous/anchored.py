@@ -38,9 +38,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from apev.agents.continuous.actors import Actors, Drawn, squash
 from apev.agents.continuous.apev import APEVSAC, SCALE_RATE, APEVSACConfig
 from apev.agents.continuous.base import parameters
+from apev.agents.continuous.sac import Actors, Drawn, squash
 from apev.data.batch import Batch, Layout
 from apev.nn.ensemble import EnsembleMLP, NormedMLP
 
@@ -178,8 +178,9 @@ class AnchoredAPEVSAC(APEVSAC):
         critic_loss = ((every - target_q[:, None]).square() * self.counts[:, :, None]).sum((0, 1)).mean()
         drawn = self.own_actions(self.actors, obs)
         value = self.own_values(self.critics, obs, drawn.action)
-        wanted = (drawn.log_alpha.detach().exp() * drawn.log_prob - value).mean(1)  # [K]
-        actor_loss = torch.stack([self.near(*own, batch) for own in zip(wanted, value, drawn.action, strict=True)]).sum()
+        actor_losses = (drawn.log_alpha.detach().exp() * drawn.log_prob - value).mean(1)  # [K]
+        if self.config.near_log:
+            actor_losses = torch.stack([self.near(*own, batch) for own in zip(actor_losses, value, drawn.action, strict=True)])
         alpha_loss = -(drawn.log_alpha * (drawn.log_prob.detach() - self.layout.action_dim)).sum(0).mean()
         by_member = value.detach().mean(1)
         metrics = {
@@ -190,7 +191,7 @@ class AnchoredAPEVSAC(APEVSAC):
             "entropy": -drawn.log_prob.detach().mean(),
             "alpha": drawn.log_alpha.detach().exp().mean(),
         }
-        return critic_loss + actor_loss + alpha_loss, errors, q, metrics
+        return critic_loss + actor_losses.sum() + alpha_loss, errors, q, metrics
 
     def doubt_loss(self, batch: Batch, errors: Tensor, q: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """L_C + L_D at beliefs drawn for this step, from the plain errors [B, K] and values [K, B]; and what is logged."""
@@ -211,7 +212,8 @@ class AnchoredAPEVSAC(APEVSAC):
         drawn = self.sample(obs, belief)
         value = self.policy_value(obs, drawn.action, belief)
         shift_loss = (drawn.log_alpha.detach().exp() * drawn.log_prob - value).mean()
-        shift_loss = self.near(shift_loss, value, drawn.action, batch)
+        if self.config.near_log:
+            shift_loss = self.near(shift_loss, value, drawn.action, batch)
         told = {"correction": correction.detach().abs().mean(), "value_in_doubt": value.detach().mean()}
         return correction_loss + shift_loss, told
 

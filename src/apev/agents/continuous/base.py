@@ -18,6 +18,7 @@ class ContinuousAgent(Agent):
 
     deployed: tuple[str, ...]  # the networks a deployed policy needs
     targets: dict[str, str] = {}  # noqa: RUF012 (networks that follow others slowly: {follower: followed})
+    rates: dict[str, float] = {}  # noqa: RUF012 (how fast, where that is not config.target_rate)
     middle: Tensor  # [A] of the action's range
     reach: Tensor  # [A] half of it
 
@@ -79,12 +80,8 @@ class ContinuousAgent(Agent):
         with torch.no_grad():
             for follower, followed in self.targets.items():
                 slow, fast = self.get_submodule(follower), self.get_submodule(followed)
-                torch._foreach_lerp_(list(slow.parameters()), list(fast.parameters()), self.rate_of(follower))
-
-    def rate_of(self, follower: str) -> float:
-        """How far a network moves towards the one that it follows in each update."""
-        rate: float = self.config.target_rate
-        return rate
+                rate = self.rates.get(follower, self.config.target_rate)
+                torch._foreach_lerp_(list(slow.parameters()), list(fast.parameters()), rate)
 
     # ------------------------------------------------------------------ deployment
 

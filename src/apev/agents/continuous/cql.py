@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apev.agents.continuous.actors import squash
 from apev.agents.continuous.base import parameters
-from apev.agents.continuous.sac import SAC, SACConfig
+from apev.agents.continuous.sac import SAC, SACConfig, squash
 from apev.data.batch import Batch, Layout
 
 

@@ -24,21 +24,23 @@ the belief is None, and plays no part.
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
 from apev.agents.agent import SMALLEST
-from apev.agents.continuous.actors import Actors, Drawn, squash
 from apev.agents.continuous.base import ContinuousAgent, parameters, start_as_published
 from apev.belief import draw_index, most_believed
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.nn.ensemble import EnsembleMLP, NormedMLP
 
+LOG_STD = (-5.0, 2.0)
 NOTHING = 1e-6  # a weight no larger than this is 0
 
 
@@ -62,9 +64,48 @@ class SACConfig:
     """Whether targets are held between the lowest and the highest discounted return that the log's rewards allow."""
     actor_average: float = 0.0
     """How far the deployed actors move towards the trained ones in each update; 0 deploys the trained ones themselves."""
-
     near_log: float = 0.0
     """How much closeness to the logged actions counts for actors, beside values divided by their mean size; 0: not at all."""
+
+
+class Actors(nn.Module):
+    """K actors, each a Gaussian squashed by tanh."""
+
+    def __init__(self, members: int, inputs: int, hidden: tuple[int, ...], actions: int) -> None:
+        super().__init__()
+        self.members = members
+        self.net = EnsembleMLP(members, inputs, hidden, 2 * actions)
+        start_as_published(self.net, 1e-3)
+
+    def forward(self, obs: Tensor, member: Tensor | None = None, belief: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and deviation before tanh, [B, A], of the actor that each row asks: obs [B, D], member [B].
+
+        The belief [B, K] decides who is asked, and nothing else here.
+        """
+        out = self.net(obs[None])[0] if member is None else self.net.ask_one(obs, member)
+        mean, log_std = out.chunk(2, dim=-1)
+        return mean, log_std.clamp(*LOG_STD).exp()
+
+    def all(self, obs: Tensor, belief: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The same of every actor, [K, B, A]."""
+        mean, log_std = self.net(obs.expand(self.members, *obs.shape)).chunk(2, dim=-1)
+        return mean, log_std.clamp(*LOG_STD).exp()
+
+
+def squash(mean: Tensor, std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions in (-1, 1) and their log-probability, [..., A] and [...], from standard normal noise."""
+    raw = mean + std * noise
+    log_normal = -0.5 * noise.square() - std.log() - 0.5 * math.log(2 * math.pi)
+    log_derivative = 2 * (math.log(2) - raw - softplus(-2 * raw))  # log(1 - tanh(raw)^2), without underflow
+    return raw.tanh(), (log_normal - log_derivative).sum(-1)
+
+
+class Drawn(NamedTuple):
+    """Actions of the policy in some states."""
+
+    action: Tensor  # [B, A] in (-1, 1)
+    log_prob: Tensor  # [B] under the actor that was drawn
+    log_alpha: Tensor  # [B] that actor's weight of the entropy; [] where there is one actor
 
 
 class SAC(ContinuousAgent):
@@ -130,27 +171,16 @@ class SAC(ContinuousAgent):
         start_as_published(self.critics, 3e-3)
         self.target = deepcopy(self.critics).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.zeros(K))
-        self.average("actors")
-
-    def average(self, *trained: str) -> None:
-        """Deploy slow copies of these networks instead of themselves, where that is asked for."""
         if self.config.actor_average:
-            for name in trained:
-                setattr(self, f"slow_{name}", deepcopy(self.get_submodule(name)).requires_grad_(False))
-            slow = {f"slow_{name}": name for name in trained}
-            self.targets = self.targets | slow
-            self.deployed = tuple(f"slow_{name}" if name in trained else name for name in self.deployed)
-
-    def rate_of(self, follower: str) -> float:
-        """How far a network moves towards the one that it follows in each update."""
-        return self.config.actor_average if follower.startswith("slow_") else self.config.target_rate
+            self.slow_actors = deepcopy(self.actors).requires_grad_(False)
+            self.targets = self.targets | {"slow_actors": "actors"}
+            self.rates = {"slow_actors": self.config.actor_average}
+            self.deployed = tuple("slow_actors" if name == "actors" else name for name in self.deployed)
 
     @property
     def deployed_actors(self) -> Actors:
         """The actors that act outside training."""
-        actors = self.slow_actors if self.config.actor_average else self.actors
-        assert isinstance(actors, Actors)
-        return actors
+        return self.slow_actors if self.config.actor_average else self.actors
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Adam over actors, critics and the entropy's weight."""
@@ -263,7 +293,9 @@ class SAC(ContinuousAgent):
         critic_loss, metrics = self.critic_loss(batch, log_belief)
         action, log_prob, log_alpha = self.sample(obs, belief)
         value = self.policy_value(obs, action, belief)
-        actor_loss = self.near((log_alpha.detach().exp() * log_prob - value).mean(), value, action, batch)
+        actor_loss = (log_alpha.detach().exp() * log_prob - value).mean()
+        if self.config.near_log:
+            actor_loss = self.near(actor_loss, value, action, batch)
         alpha_loss = -(log_alpha * (log_prob.detach() - self.layout.action_dim)).mean()
         self.descend(critic_loss + actor_loss + alpha_loss)
         alpha, value = log_alpha.detach().exp().mean(), value.detach()
@@ -274,9 +306,7 @@ class SAC(ContinuousAgent):
         return metrics
 
     def near(self, actor_loss: Tensor, value: Tensor, action: Tensor, batch: Batch) -> Tensor:
-        """The actors' loss with closeness to the log, where that is asked for: actions [..., B, A] and their values."""
-        if not self.config.near_log:
-            return actor_loss
+        """The actors' loss with closeness to the log: from actions [B, A] and their values [B]."""
         away = (action - self.to_unit(batch.action)).square().mean()
         return actor_loss / value.detach().abs().mean().clamp_min(SMALLEST) + self.config.near_log * away
 
