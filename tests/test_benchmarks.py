@@ -103,3 +103,25 @@ def test_a_senseless_option_is_named(name: str, words: list[str], said: str, mon
     with pytest.raises(SystemExit) as stop:  # with words, which end a program with exit code 1
         runpy.run_path(str(BENCHMARKS / name), run_name="__main__")
     assert said in str(stop.value.code)
+
+
+def test_trials_of_a_base_become_a_table_of_their_late_evaluations(tmp_path: Path) -> None:
+    for name, low, high in (("cpu scale", 0.5, 1.5), ("norm, bounds, averaged", 30.0, 36.0)):
+        late = {"mean": (low + high) / 2, "min": low, "max": high}
+        trial = {"task": "hopper-medium", "candidate": name, "late": late}
+        (tmp_path / f"{name}.json").write_text(json.dumps(trial))
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n<!-- base: {tmp_path.as_posix()} -->\nold\n<!-- /base -->\nafter\n")
+    done = run("d4rl_base.py", "--out", str(tmp_path), "--page", str(page))
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert "| cpu scale | 1.0 (0 to 2) |" in text
+    assert "| norm, bounds, averaged | 33.0 (30 to 36) |" in text
+    assert "old" not in text
+    assert text.endswith("<!-- /base -->\nafter\n")
+
+
+def test_a_log_without_a_name_of_d4rls_is_no_base(tmp_path: Path) -> None:
+    done = run("d4rl_base.py", str(tmp_path / "mine.npz"))
+    assert done.returncode != 0
+    assert "name it as D4RL does" in done.stderr

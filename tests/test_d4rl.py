@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 import tyro
 
+from apev.agents import AnchoredSACConfig
 from apev.cli import Command, main
 from apev.data import Dataset
 from apev.data.scores import normalised
 from apev.envs.make import make
 from apev.experiments.common.cells import cells
 from apev.experiments.d4rl.evaluate import trace_of
+from apev.experiments.d4rl.published import PAPER
 from apev.experiments.d4rl.recipe import SIZES, configuration, data_used, edac_eta
-from apev.experiments.d4rl.report import PAPER, write_summary
+from apev.experiments.d4rl.report import score_table, write_summary
 from apev.rollout import Rollout
 
 pytest.importorskip("mujoco", reason="pip install 'apev[mujoco]'")
@@ -76,9 +78,10 @@ def test_the_summary_holds_last_and_best_scores_of_raw_episodes(out: Path) -> No
     behaviours = list(summary["policies"])
     assert behaviours[0] == "ape-v"
     assert [name for name in behaviours if "e_" in name] == [f"ape-v, e_{k} (n = {k + 2})" for k in range(3)]
-    ways = ("forgetting", "Gaussian likelihood", "calibrated likelihood", "committed")
+    ways = ("forgetting", "Gaussian likelihood", "calibrated likelihood", "committed", "held")
     assert {"ape-v", *(f"ape-v, {way}" for way in ways)} == set(summary["beliefs"])
     assert {"ape-v, second episode", "ape-v, committed, second episode"} < set(behaviours)
+    assert {f"ape-v{way}, fifth episode" for way in ("", ", held")} < set(behaviours)
     assert summary["meta"]["runs"]["ape-v-s1"]["command"].startswith("apev")
 
 
@@ -102,6 +105,23 @@ def test_stored_results_give_the_same_summary_without_the_runs(out: Path, tmp_pa
     assert "old" not in text
     assert f"| APE-V | {stored['algorithms']['ape-v']['last']['score']:.1f} |" in text
     assert text.endswith("<!-- /scores -->\nafter\n")
+
+
+def test_at_the_scale_of_small_logs_members_are_exactly_those_of_adapting_at_evaluation(log: Path, tmp_path: Path) -> None:
+    named = tmp_path / "hopper_random-v2.npz"  # a file says its name as D4RL writes it
+    shutil.copy(log, named)
+    task = ["--task", "hopper-random", "--scale", "rows10k", "--updates", "4", "--data", str(named), "--threads", "1"]
+    main(["reproduce", "d4rl", *task, "--algos", "td3-bc", "ape-v", "ape-v-eval-only", "ape-v-printed", "--out", str(tmp_path)])
+    summary = json.loads((tmp_path / "hopper-random" / "summary.json").read_text())
+    rows = len(Dataset.load(log))
+    assert summary["data"] == f"D4RL v2, {rows:,} rows"
+    assert summary["title"] == f"hopper-random, D4RL v2, {rows:,} rows"
+    scores = {name: line["score"] for name, line in summary["policies"].items()}
+    assert scores["ape-v, plain actors"] == scores["ape-v-eval-only"]
+    for k, n in enumerate((1, 2, 4)):
+        assert scores[f"ape-v, e_{k} (n = {n})"] == scores[f"ape-v-eval-only, e_{k} (n = {n})"]
+    assert "ape-v-eval-only, plain actors" not in scores
+    assert score_table(summary)[0][5] == "published (all of D4RL)"
 
 
 def test_runs_are_added_to_what_is_stored_unless_the_log_is_another(out: Path, log: Path, tmp_path: Path) -> None:
@@ -168,15 +188,35 @@ def test_published_settings() -> None:
     assert SIZES["cpu"].schedule.updates >= 100_000
 
 
+def test_every_algorithm_built_on_sac_has_what_steadies_it_on_small_logs() -> None:
+    steady = SIZES["rows10k"].sac
+    assert {"layer_norm", "target_bounds", "actor_average", "near_log"} < set(steady)
+    for algorithm in ("sac-n", "edac", "ape-v", "ape-v-eval-only", "ape-v-printed"):
+        config = configuration(algorithm, "hopper-medium-replay", "rows10k")
+        assert {name: getattr(config, name) for name in steady} == steady
+        assert config.critics == 4
+    assert isinstance(configuration("ape-v", "hopper-medium-replay", "rows10k"), AnchoredSACConfig)
+    assert configuration("ape-v-printed", "hopper-medium-replay", "rows10k").surprise == "paper"
+
+
 def test_what_data_was_used_is_told(log: Path) -> None:
     data = Dataset.load(log)
-    assert data_used(data) == "another log"
+    assert data_used(data, "") == "another log"
     data.source["notes"] = ["made by D4RL's recipe with apev collect; not D4RL's own data"]
-    assert data_used(data) == "D4RL-style"
+    assert data_used(data, "hopper-random-v2") == "D4RL-style"
     data.source.update(notes=[], format="d4rl", name="my-log")
-    assert data_used(data) == "another log"  # of the same layout
-    data.source["name"] = "hopper-random-v2"
-    assert data_used(data) == "D4RL"
+    assert data_used(data, "my-log") == "another log"  # of the same layout
+    assert data_used(data, "hopper-random-v2") == f"D4RL v2, {len(data):,} rows"  # not all of D4RL's million
+    assert data_used(repeated(data, 9_000), "hopper-medium-replay-v2") == "D4RL v2, 10,000 rows"
+    assert data_used(repeated(data, 400_000), "hopper-medium-replay-v2") == "D4RL"
+    assert data_used(repeated(data, 400_000), "hopper-medium-v2") == "D4RL v2, 400,000 rows"
+
+
+def repeated(data: Dataset, rows: int) -> Dataset:
+    """A log of so many rows, each an episode."""
+    index, every = np.arange(rows) % len(data), np.ones(rows, dtype=bool)
+    observed = data.observations["observation"][index]
+    return Dataset.from_arrays(observed, data.actions[index], data.rewards[index], terminated=every, truncated=~every)
 
 
 def test_a_log_of_another_task_is_refused(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

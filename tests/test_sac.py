@@ -23,6 +23,8 @@ from apev.data import Dataset, Layout, Observations
 from apev.data.batch import Batch
 from apev.nn import kernels
 
+STEADY: dict[str, Any] = {"layer_norm": True, "target_bounds": True, "actor_average": 0.1}
+
 
 class TestBC(ContinuousContract):
     agent = "bc"
@@ -67,6 +69,31 @@ class TestTD3BC(ContinuousContract):
 class TestTD3BCOfSeveralMembers(ContinuousContract):
     agent = "td3-bc"
     settings = {"members": 3, "target_rate": 0.05}  # noqa: RUF012
+
+
+class TestSteadySACN(ContinuousContract):
+    agent = "sac"
+    settings = {"critics": 4, "target_rate": 0.05, "near_log": 0.02, **STEADY}  # noqa: RUF012
+
+
+class TestSteadyEDAC(ContinuousContract):
+    agent = "edac"
+    settings = {"critics": 4, "target_rate": 0.05, **STEADY}  # noqa: RUF012
+
+
+class TestSteadyAPEV(ContinuousContract):
+    agent = "ape-v-sac"
+    settings = {"critics": 4, "members": 3, "target_rate": 0.05, **STEADY}  # noqa: RUF012
+
+
+class TestAnchoredAPEV(ContinuousContract):
+    agent = "ape-v-sac-anchored"
+    settings = {"critics": 4, "members": 3, "target_rate": 0.05}  # noqa: RUF012
+
+
+class TestSteadyAnchoredAPEV(ContinuousContract):
+    agent = "ape-v-sac-anchored"
+    settings = {"critics": 4, "fewest": 1, "members": 3, "target_rate": 0.05, **STEADY}  # noqa: RUF012
 
 
 class TestAPEV(ContinuousContract):

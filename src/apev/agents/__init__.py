@@ -1,6 +1,7 @@
 """Agents: pure learning code, one file an algorithm. `registry.py` says what algorithms there are; they are listed here."""
 
 from apev.agents.agent import Agent, BeliefConfig
+from apev.agents.continuous.anchored import AnchoredAPEVSAC, AnchoredSACConfig
 from apev.agents.continuous.apev import APEVSAC, APEVSACConfig
 from apev.agents.continuous.bc import BC, BCConfig
 from apev.agents.continuous.cql import CQL, CQLConfig
@@ -58,7 +59,10 @@ register(
             "td3-bc",
             {"members": 2},
             base="td3-bc",
-            other_bases=(Variant(APEVSAC, APEVSACConfig, "ape-v-sac", base="sac-n"),),
+            other_bases=(
+                Variant(APEVSAC, APEVSACConfig, "ape-v-sac", base="sac-n"),
+                Variant(AnchoredAPEVSAC, AnchoredSACConfig, "ape-v-sac-anchored", base="sac-n-anchored"),
+            ),
         ),
         adapts=True,
     )
@@ -228,6 +232,8 @@ __all__ = [
     "APEVSACConfig",
     "Agent",
     "Algorithm",
+    "AnchoredAPEVSAC",
+    "AnchoredSACConfig",
     "BCConfig",
     "BeliefConfig",
     "C51Config",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -90,6 +91,19 @@ class NormedMLP(nn.Module):
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
         return kernels.normed_mlp(x, [p.detach() for p in self.parameters()] if frozen else [*self.parameters()])
+
+    def chosen(self, x: Tensor, choose: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+        """[B]: of all outputs for x [B, in] one a row, with its gradient by x and none by the weights, as of `EnsembleMLP`."""
+        with torch.no_grad():
+            member, output = choose(self(x.expand(self.members, *x.shape)))
+        own = kernels.ask_one(partial(self, frozen=True), self.members, x, member)  # each row asks its own once more
+        return own.gather(1, output[:, None])[:, 0]
+
+    def input_gradients(self, x: Tensor, columns: slice) -> Tensor:
+        """[K, B, columns]: the gradient of each member's first output by these columns of x; differentiable by the weights."""
+        x = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(self(x)[..., 0].sum(), x, create_graph=True)
+        return gradient[..., columns]
 
 
 PIXELS = 2**17  # of the pictures that go through a convolutional encoder together on a CPU: 32 of 64 x 64

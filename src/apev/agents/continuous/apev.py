@@ -93,7 +93,6 @@ class APEVSAC(SAC):
 
     config: APEVSACConfig
     takes_blocks = True
-    lowest: Tensor  # [] no target is lower
 
     def __init__(self, layout: Layout, config: APEVSACConfig, *, seed: int = 0) -> None:
         if config.surprise not in ("certain", "paper"):
@@ -102,7 +101,6 @@ class APEVSAC(SAC):
             raise ValueError(f"concentration is {config.concentration}. Fix: a positive number.")
         super().__init__(layout, config, seed=seed)
         self.filter.apply_floor(torch.zeros(self.members))  # refuses a floor that leaves nothing to share
-        self.register_buffer("lowest", torch.tensor(-torch.inf), persistent=False)
 
     @classmethod
     def for_data(cls, dataset: Dataset, config: Any, *, seed: int = 0) -> Self:
@@ -147,7 +145,8 @@ class APEVSAC(SAC):
         corner = one_hot(member, K).exp()
         obs, action = step.obs.vector.repeat(K, 1), self.to_unit(step.action).repeat(K, 1)
         next_obs = step.next_obs.vector.repeat(K, 1)
-        next_action, log_prob, log_alpha = self.sample(next_obs, member=member, generator=generator)
+        drawn = self.sample(next_obs, member=member, generator=generator, actors=self.deployed_actors)
+        next_action, log_prob, log_alpha = drawn
 
         def own(obs: Tensor, action: Tensor) -> Tensor:
             q = self.reduce(self.values(self.critics, obs, action, corner)).view(K, K, B)
@@ -174,7 +173,7 @@ class APEVSAC(SAC):
                 errors = (self.reduce(q) - self.backup(self.target, batch, belief)).T  # delta_k: [B, K]
                 self.track_scale(self.filter.squares(errors), belief.clamp_min(LEAST_TRUSTED), SCALE_RATE)
                 new_belief = self.weights(self.new_belief(log_belief, errors))
-            target_q = self.backup(self.target, batch, new_belief).clamp_min(self.lowest)  # y_k: [K, B]
+            target_q = self.backup(self.target, batch, new_belief).clamp(self.lowest, self.highest)  # y_k: [K, B]
         loss = ((q - target_q[:, None]).square() * counts).sum((0, 1)).mean() * (self.members if batch.blocks else 1)
         return loss, {"critic_loss": loss.detach() / sum(self.n)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +10,15 @@ from torch import Tensor, nn
 from apev.agents.agent import Agent
 from apev.data.batch import Layout
 from apev.data.dataset import Dataset
-from apev.nn.ensemble import EnsembleLinear, EnsembleMLP
+from apev.nn.ensemble import EnsembleLinear, EnsembleMLP, NormedMLP
 
 
 class ContinuousAgent(Agent):
     """An agent that reads vectors and acts in a box; its networks see actions in [-1, 1]."""
 
-    deployed: ClassVar[tuple[str, ...]]  # the networks a deployed policy needs
-    targets: ClassVar[dict[str, str]] = {}  # networks that follow others slowly: {follower: followed}
+    deployed: tuple[str, ...]  # the networks a deployed policy needs
+    targets: dict[str, str] = {}  # noqa: RUF012 (networks that follow others slowly: {follower: followed})
+    rates: dict[str, float] = {}  # noqa: RUF012 (how fast, where that is not config.target_rate)
     middle: Tensor  # [A] of the action's range
     reach: Tensor  # [A] half of it
 
@@ -79,7 +80,8 @@ class ContinuousAgent(Agent):
         with torch.no_grad():
             for follower, followed in self.targets.items():
                 slow, fast = self.get_submodule(follower), self.get_submodule(followed)
-                torch._foreach_lerp_(list(slow.parameters()), list(fast.parameters()), self.config.target_rate)
+                rate = self.rates.get(follower, self.config.target_rate)
+                torch._foreach_lerp_(list(slow.parameters()), list(fast.parameters()), rate)
 
     # ------------------------------------------------------------------ deployment
 
@@ -102,7 +104,7 @@ class ContinuousAgent(Agent):
         return [name for name in self.state_dict() if name.split(".")[0] in self.deployed]
 
 
-def start_as_published(net: EnsembleMLP, last: float) -> None:
+def start_as_published(net: EnsembleMLP | NormedMLP, last: float) -> None:
     """Biases .1 and a last layer near zero, as SAC-N's authors start their networks."""
     with torch.no_grad():
         layers = [layer for layer in net.layers if isinstance(layer, EnsembleLinear)]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +57,7 @@ class BC(ContinuousAgent):
     """One Gaussian actor that imitates."""
 
     config: BCConfig
-    deployed: ClassVar[tuple[str, ...]] = ("actor",)
+    deployed: tuple[str, ...] = ("actor",)
 
     def build(self) -> None:
         """The actor."""

@@ -45,7 +45,7 @@ class REM(SAC):
             next_action, log_prob, log_alpha = self.sample(next_obs)
             next_q = (w * self.values(self.target, next_obs, next_action)[0]).sum(0)
             next_q = next_q - log_alpha.exp() * log_prob
-            target_q = batch.reward + self.config.gamma * (1 - batch.terminated) * next_q
+            target_q = (batch.reward + self.config.gamma * (1 - batch.terminated) * next_q).clamp(self.lowest, self.highest)
         loss = ((w * q).sum(0) - target_q).square().mean()
         return loss, {"critic_loss": loss.detach()}
 

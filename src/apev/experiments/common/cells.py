@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from apev.experiments.common.tables import display_name
-from apev.experiments.d4rl.report import PAPER
+from apev.experiments.d4rl.published import PAPER
 
 DOORS = ("single", "average", "LCB", "APE-V, evaluation only", "APE-V")
 

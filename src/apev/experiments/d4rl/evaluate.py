@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from apev.agents import APEVSAC, Agent
+from apev.agents import APEVSAC, Agent, AnchoredAPEVSAC
+from apev.agents.continuous.anchored import AnchoredActors, nothing_at_first
 from apev.data import Sampler
 from apev.loop import CALIBRATION_BATCH
 from apev.policy import Policy
@@ -17,6 +18,8 @@ from apev.progress import progress_bar
 from apev.rollout import GymnasiumBatch, Rollout, rollout
 
 FORGETTING = 0.05  # evidence loses its weight with a half-life of 14 steps
+LIFE = ("second", "third", "fourth", "fifth")  # episodes of a robot that keeps its belief
+TOLD = ("second", "fifth")
 TRACED = (1, 10, 30, 100, 300, 1000)
 
 
@@ -31,9 +34,12 @@ def behaviours(agent: Agent, name: str, held_out: Sampler | None) -> dict[str, P
         f"{name}, Gaussian likelihood": other(likelihood="gaussian"),
         f"{name}, calibrated likelihood": other(likelihood="calibrated"),
         f"{name}, committed": Policy(agent, "commit"),
+        f"{name}, held": Policy(agent, "hold"),
         f"{name}, random member": Policy(agent, "random-member"),
         f"{name}, random member a step": Policy(agent, "random-member-step"),
     }
+    if isinstance(agent, AnchoredAPEVSAC) and not agent.config.eval_only:
+        found[f"{name}, plain actors"] = Policy(without_doubt(agent))
     for k, n in enumerate(agent.n):
         found[f"{name}, e_{k} (n = {n})"] = Policy(agent, f"member:{k}")
     return found
@@ -41,12 +47,23 @@ def behaviours(agent: Agent, name: str, held_out: Sampler | None) -> dict[str, P
 
 def deployed(agent: APEVSAC, held_out: Sampler | None, **changes: Any) -> Policy:
     """The adapting policy with another filter than the agent's own, its scales measured anew."""
-    other = APEVSAC(agent.layout, replace(agent.config, **changes))
+    other = type(agent)(agent.layout, replace(agent.config, **changes))
     other.load_policy_state(agent.policy_state())
     other.to_device(agent.device)
     if held_out is not None:
         other.calibrate(held_out.iterate(CALIBRATION_BATCH))
     return Policy(other)
+
+
+def without_doubt(agent: AnchoredAPEVSAC) -> AnchoredAPEVSAC:
+    """The same members, which act as if nobody doubted them: what adapting at evaluation only would have trained."""
+    other = AnchoredAPEVSAC(agent.layout, agent.config)
+    other.load_policy_state(agent.policy_state())
+    for actors in (other.actors, other.deployed_actors):
+        assert isinstance(actors, AnchoredActors)
+        nothing_at_first(actors.shifts)
+    other.to_device(agent.device)
+    return other
 
 
 def final_evaluation(
@@ -69,8 +86,11 @@ def final_evaluation(
         for policy_name, policy in found.items():
             behaviour, traced = policy.with_adapt(policy.adapt, seed=seed), policy.adapts and agent.members > 1
             results[policy_name] = rollout(behaviour, env, trace=traced)
-            if policy_name in (algorithm, f"{algorithm}, committed") and traced:
-                results[f"{policy_name}, second episode"] = rollout(behaviour, env, keep_belief=True)
+            if policy_name in (algorithm, f"{algorithm}, committed", f"{algorithm}, held") and traced:
+                for which in LIFE[:1] if policy_name.endswith("committed") else LIFE:
+                    again = rollout(behaviour, env, keep_belief=True)
+                    if which in TOLD:
+                        results[f"{policy_name}, {which} episode"] = again
             progress.advance(task)
     for policy_name, result in results.items():
         lines += [

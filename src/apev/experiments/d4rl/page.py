@@ -118,7 +118,9 @@ def curve_lines(task: str, curves: Curves) -> list[Series]:
 def render(summary: Mapping[str, Any], charts: Mapping[str, tuple[str, str, Draw]]) -> str:
     """The page as a string."""
     drawn = {name: figure(name, heading, note, lambda w, d=draw: d(w, "")) for name, (heading, note, draw) in charts.items()}  # type: ignore[misc]
-    published = "" if summary["data"] == "D4RL" else " on D4RL’s own log, another than this one"
+    part = summary["data"].startswith("D4RL v")
+    other = " on all of D4RL’s rows, for orientation only" if part else " on D4RL’s own log, another than this one"
+    published = "" if summary["data"] == "D4RL" else other
     note = (
         "0 is a random policy, 100 an expert. Last: the policy at the end of training. Best: the best evaluation during "
         f"training, which nobody without a simulator could have picked. Published: the printed scores{published}. {INTERVALS}"

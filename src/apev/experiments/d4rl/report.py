@@ -24,33 +24,9 @@ from apev.experiments.common.tables import (
     read_jsonl,
     read_page,
 )
+from apev.experiments.d4rl.published import published
 from apev.files import FileError, inside, read_json, reading, write_json, write_lines, write_text
 from apev.terminal import markup
-
-PAPER: dict[str, dict[str, float]] = {
-    "halfcheetah-random": {"bc": 2.2, "sac": 29.7, "rem": -0.8, "cql": 35.4, "iql": 31.3, "sac-n": 29.8, "ape-v": 29.9},
-    "halfcheetah-medium": {"bc": 43.2, "sac": 55.2, "rem": -0.8, "cql": 44.4, "iql": 47.4, "sac-n": 67.5, "ape-v": 69.1},
-    "halfcheetah-medium-expert": {
-        "bc": 44.0,
-        "sac": 28.4,
-        "rem": 0.7,
-        "cql": 62.4,
-        "iql": 95.0,
-        "sac-n": 102.7,
-        "ape-v": 101.4,
-    },
-    "halfcheetah-medium-replay": {"bc": 37.6, "sac": 0.8, "rem": 6.6, "cql": 46.2, "iql": 44.2, "sac-n": 63.9, "ape-v": 64.6},
-    "hopper-random": {"bc": 3.7, "sac": 9.9, "rem": 3.4, "cql": 10.8, "iql": 5.3, "sac-n": 31.3, "ape-v": 31.3},
-    "hopper-medium-expert": {"bc": 53.9, "sac": 0.7, "rem": 0.8, "cql": 111.0, "iql": 96.9, "sac-n": 110.1, "ape-v": 105.72},
-    "hopper-medium-replay": {"bc": 16.6, "sac": 7.4, "rem": 27.5, "cql": 48.6, "iql": 94.7, "sac-n": 101.8, "ape-v": 98.5},
-    "walker2d-random": {"bc": 1.3, "sac": 0.9, "rem": 6.9, "cql": 7.0, "iql": 5.4, "sac-n": 16.3, "ape-v": 15.5},
-    "walker2d-medium": {"bc": 70.9, "sac": -0.3, "rem": 0.2, "cql": 74.5, "iql": 78.3, "sac-n": 87.9, "ape-v": 90.3},
-    "walker2d-medium-expert": {"bc": 90.1, "sac": 1.9, "rem": -0.1, "cql": 98.7, "iql": 109.1, "sac-n": 116.0, "ape-v": 110.0},
-    "walker2d-medium-replay": {"bc": 20.3, "sac": -0.4, "rem": 12.5, "cql": 32.6, "iql": 73.8, "sac-n": 78.7, "ape-v": 82.9},
-}
-"""The paper's Table of D4RL scores, its columns as printed; it has no EDAC and no hopper-medium. EDAC's are its authors'."""
-EDAC = {"halfcheetah-medium": 65.9, "halfcheetah-medium-replay": 61.3, "hopper-medium-replay": 101.0}
-EDAC |= {"walker2d-medium": 92.5, "walker2d-medium-replay": 87.1}
 
 LATE = 5  # evaluations at the end of training, whose mean and range stand beside the last policy's score
 INTERVALS = (
@@ -60,12 +36,8 @@ INTERVALS = (
 
 Curves = dict[str, dict[int, list[dict[str, Any]]]]  # evaluations during training, by algorithm and seed
 WIDE = 112  # characters a terminal needs for all columns of a table
-ORDER = ("bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-printed", "ape-v-no-floor", "ape-v-eval-only", "ape-v")
-
-
-def published(task: str, algorithm: str) -> float | None:
-    """The score printed in the paper (EDAC: by its authors), on D4RL's own data and after many more updates than ours."""
-    return EDAC.get(task) if algorithm == "edac" else PAPER.get(task, {}).get(algorithm)
+ADAPT = ("ape-v-printed", "ape-v-no-floor", "ape-v-eval-only", "ape-v")
+ORDER = ("bc", "td3-bc", "sac", "rem", "cql", "iql", "sac-n", "edac", *ADAPT)
 
 
 def write_summary(folder: Path) -> dict[str, Any]:
@@ -106,7 +78,7 @@ def _numbers(about: Mapping[str, Any], episodes: list[dict[str, Any]], curves: C
         if line["algorithm"].startswith("ape-v"):
             behaviours.setdefault(line["policy"], []).append(line)
     return {
-        "title": f"{task}, {about['data']}" + (" data" if about["data"].startswith("D4RL") else ""),
+        "title": f"{task}, {about['data']}" + (" data" if about["data"] in ("D4RL", "D4RL-style") else ""),
         "algorithms": algorithms,
         "policies": {name: scores(task, _by_seed(lines)) | _lengths(lines) for name, lines in behaviours.items()},
     }
@@ -270,7 +242,8 @@ def check_same_log(about: Mapping[str, Any], out: Path) -> None:
 
 def score_table(summary: Mapping[str, Any]) -> Rows:
     """Every algorithm: last and best scores, beside the published one."""
-    rows = [["algorithm", "last", "95% interval", f"last {LATE} evaluations", "best", "published (D4RL)", "seeds", "updates"]]
+    other = "published (all of D4RL)" if summary["data"].startswith("D4RL v") else "published (D4RL)"
+    rows = [["algorithm", "last", "95% interval", f"last {LATE} evaluations", "best", other, "seeds", "updates"]]
     for name, line in summary["algorithms"].items():
         low, high = line["last"]["ci95"]
         printed = line["published"]
@@ -315,7 +288,7 @@ def print_scores(summary: Mapping[str, Any], console: Console | None = None) -> 
         shown = [i for i, head in enumerate(heading) if head not in dropped]
         table = Table(title=markup(title), header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
         for i in shown:
-            head = heading[i].replace("published (D4RL)", "published")
+            head = heading[i].partition(" (")[0]
             table.add_column(head, justify="right" if i else "left", no_wrap=bool(i))
         for row in rows:
             table.add_row(*(markup(row[i]) for i in shown), style="bold" if row[0] == "APE-V" else None)
