@@ -5,6 +5,7 @@
 
 A log is the name of an example, or a file whose name tells the robot. Each is learned by each algorithm with each seed, with no
 setting but the seed, and played in its environment. OUT/episodes.jsonl keeps every episode; what is there is not repeated.
+`--kinds 1` spares the search for kinds, which takes longer than a short training: where it finds one, the policy is the same.
 OUT/summary.json says for each log what the algorithms return, and by how much APE-V leads BC, with an interval over seeds and
 episodes. The last line is JSON.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import torch
 from rich.console import Console
 
 import apev
+from apev.api import FIRST_LOOK
 from apev.experiments.common.provenance import commit, provenance
 from apev.files import append_line, read_lines, write_json
 from apev.policy import Policy
@@ -37,6 +40,7 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", default=["bc", "ape-v"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--updates", type=int, default=None, help="as many as `apev train` makes unless given")
+    parser.add_argument("--kinds", type=int, default=None, help="1: do not look for kinds, where another seed has found one")
     parser.add_argument("--episodes", type=int, default=20, help="that each policy plays")
     parser.add_argument("--out", type=Path, default=Path("results/bases"))
     asked = parser.parse_args()
@@ -52,11 +56,21 @@ def main() -> None:
             for algorithm in asked.algorithms:
                 if (called, algorithm, seed) in done:
                     continue
-                policy = apev.train(log, algorithm, seed=seed, updates=asked.updates, console=Console(quiet=True))
+                begin = time.perf_counter()
+                how = {"seed": seed, "updates": asked.updates, "console": Console(quiet=True), "kinds": asked.kinds}
+                policy = apev.train(log, algorithm, **how)
+                seconds = round(time.perf_counter() - begin, 1)
                 returns = played(policy, env, asked.episodes, seed)
                 line = {"log": called, "algorithm": algorithm, "seed": seed, "members": policy.members, "returns": returns}
-                append_line(path, line | {"logged": policy.logged, "updates": asked.updates or 3000, "commit": commit()})
-                print(f"{called}, seed {seed}, {algorithm}: {np.mean(returns):.1f}", flush=True)
+                line |= {"kinds": 1 if policy.agent.worlds is None else policy.members, "looked": asked.kinds is None}
+                line |= {
+                    "logged": policy.logged,
+                    "updates": asked.updates or FIRST_LOOK,
+                    "commit": commit(),
+                    "seconds": seconds,
+                }
+                append_line(path, line)
+                print(f"{called}, seed {seed}, {algorithm}: {np.mean(returns):.1f}  ({seconds:.0f} s)", flush=True)
     print(json.dumps(summarise(asked.out)))
 
 

@@ -139,6 +139,16 @@ def train(
     if looks and can_be_worlds(algorithm, kind, config, settings):
         worlds = kinds_of(kept, kinds, None if out is None else Path(out), resume, seed, console)
         config = for_worlds(config, worlds, settings)
+    elif kinds is not None and not (isinstance(kinds, int) and kinds == 1) and kind.takes_blocks:
+        raise ValueError(
+            "kinds= makes a member of each kind of context, and these settings say what else members are. "
+            "Fix: leave out kinds, or members, wildcards, surprise='paper' and config."
+        )
+    if getattr(config, "evidence", "td") != "td" and (worlds is None or worlds.models is None):
+        raise ValueError(
+            f"evidence={config.evidence!r} asks models of the log's kinds, and here members are no kinds. Fix: evidence='td'; "
+            "or kinds=N (--kinds N) where you know how many there are, and no settings that say what else members are."
+        )
     agent = kind.for_data(kept, config, seed=seed)
     if worlds is not None and worlds.models is not None:
         agent.take_worlds(worlds.models, by_group(kept, worlds))
@@ -325,6 +335,7 @@ def evaluate(
     adapt: Sequence[str] | None = None,
     seed: int = 0,
     device: str = "cpu",
+    life: int = 1,
     console: Console | None = None,
 ) -> Evaluation:
     """Roll out policies in an environment; returns a table that prints well, with every episode in it.
@@ -333,5 +344,6 @@ def evaluate(
     env: a Gymnasium id, or a function that makes an environment; None takes the one that a run's log names.
     adapt: behaviours of the belief, a row each (see `apev.behaviour`): adapting, the average and each member unless given.
     seed: of the first episode; all rows see the same episodes.
+    life: episodes that each machine runs, the same one again, with the belief kept from one to the next; the last is told of.
     """
-    return evaluate_policies(policies, env, episodes, adapt=adapt, seed=seed, device=device, console=console)
+    return evaluate_policies(policies, env, episodes, adapt=adapt, seed=seed, device=device, life=life, console=console)

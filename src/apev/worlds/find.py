@@ -45,6 +45,10 @@ ODDS = 20.0  # how much likelier one model for all must make a context than ever
 SMALLEST_SHARE = 0.04  # of the contexts, and at least three: fewer are no kind
 UPDATES = {"pooled": 1000, "tried": 400, "final": 1500}  # at most; small logs need fewer
 ROWS_AN_UPDATE = 8
+PICTURES = (
+    "observations are pictures, which these models do not read; where you know how many kinds there are, say so, and they are "
+    "told apart by what else happens, members of ape-v being kinds alone"
+)
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,8 @@ def find(
     one = Found(np.zeros(len(numbers), dtype=np.int64), numbers, None, (), None, None)
     if isinstance(kinds, int) and kinds == 1:
         return one
-    if log.pictures is not None:
-        return replace_why(one, "observations are pictures, which these models do not read")
+    if log.pictures is not None and kinds is None:
+        return replace_why(one, PICTURES)
     if len(numbers) < FEWEST_CONTEXTS and kinds is None:
         return replace_why(one, f"{len(numbers)} contexts are too few to compare, {FEWEST_CONTEXTS} are the least")
     generator = torch.Generator().manual_seed(seed)
