@@ -109,6 +109,8 @@ def test_models_are_asked_for_only_where_there_are_any() -> None:
         apev.train(log, updates=2, kinds=1, evidence="model", console=QUIET)
     with pytest.raises(ValueError, match="settings say what else members are"):
         apev.train(log, updates=2, kinds=kind.tolist(), members=3, console=QUIET)
+    pooled = apev.train(log, "td3-bc", updates=2, kinds=2, hidden=(8,), console=QUIET)  # of no use to it
+    assert pooled.members == 1
     layout = Layout(vectors=(), picture="picture", picture_shape=(3, 16, 16), num_actions=4)
     with pytest.raises(ValueError, match="follow TD errors alone"):
         APEVC51(layout, APEVC51Config(members=2, evidence="both"))

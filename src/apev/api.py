@@ -139,7 +139,7 @@ def train(
     if looks and can_be_worlds(algorithm, kind, config, settings):
         worlds = kinds_of(kept, kinds, None if out is None else Path(out), resume, seed, console)
         config = for_worlds(config, worlds, settings)
-    elif kinds is not None and not (isinstance(kinds, int) and kinds == 1) and kind.takes_blocks:
+    elif kinds is not None and not (isinstance(kinds, int) and kinds == 1) and has_use_for_kinds(algorithm, kind):
         raise ValueError(
             "kinds= makes a member of each kind of context, and these settings say what else members are. "
             "Fix: leave out kinds, or members, wildcards, surprise='paper' and config."
@@ -220,7 +220,12 @@ def can_be_worlds(algorithm: str, kind: type[Agent], config: Any, settings: Mapp
     """Whether members may be kinds of the world: not where the user has said what they are."""
     as_printed = getattr(config, "surprise", "certain") == "paper"
     said = "members" in settings or as_printed or getattr(config, "wildcards", 0) > 0
-    return ALGORITHMS[algorithm].adapts and kind.takes_blocks and not said
+    return has_use_for_kinds(algorithm, kind) and not said
+
+
+def has_use_for_kinds(algorithm: str, kind: type[Agent]) -> bool:
+    """Whether members of this algorithm could be kinds of the world; others have no use for kinds, and are given them."""
+    return ALGORITHMS[algorithm].adapts and kind.takes_blocks
 
 
 def kinds_of(
