@@ -39,7 +39,7 @@ class Pushed(gymnasium.Env[np.ndarray, np.ndarray]):
         return self.at, -abs(float(self.at[1])), False, False, {}
 
 
-gymnasium.register(PUSHED, Pushed, max_episode_steps=6)
+gymnasium.register(PUSHED, lambda **_: Pushed(), max_episode_steps=6)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_a_belief_that_forgets_changes_its_mind_sooner(run: Path) -> None:
 
 
 def test_evidence_may_be_another_than_in_training(run: Path) -> None:
-    beliefs = {kind: after(apev.load(run, evidence=kind), [1.0])[0] for kind in ("td", "model", "both")}  # type: ignore[arg-type]
+    beliefs = {kind: after(apev.load(run, evidence=kind), [1.0])[0] for kind in ("td", "model", "both")}
     assert beliefs["model"] == after(apev.load(run), [1.0])[0]
     assert beliefs["td"] != beliefs["model"] != beliefs["both"]
 

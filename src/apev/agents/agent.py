@@ -174,7 +174,8 @@ class Agent(nn.Module, ABC):
 
     def follow(self, *, evidence: Evidence | None = None, forgetting: float | None = None) -> None:
         """Let the belief follow another kind of evidence than in training, or forget; None leaves it as it is."""
-        asked = {name: value for name, value in (("evidence", evidence), ("forgetting", forgetting)) if value is not None}
+        named: dict[str, Any] = {"evidence": evidence, "forgetting": forgetting}
+        asked = {name: value for name, value in named.items() if value is not None}
         told = ", ".join(f"{name}={value!r}" for name, value in asked.items())
         if not isinstance(self.config, BeliefConfig) or self.members == 1:
             raise ValueError(f"{told}: this policy has no members to believe in. Fix: leave it out, or train ape-v.")
