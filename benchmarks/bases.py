@@ -5,6 +5,7 @@
 
 A log is the name of an example, or a file whose name tells the robot. Each is learned by each algorithm with each seed, with no
 setting but the seed, and played in its environment. OUT/episodes.jsonl keeps every episode; what is there is not repeated.
+`--kinds 1` spares the search for kinds, which takes longer than a short training: where it finds one, the policy is the same.
 OUT/summary.json says for each log what the algorithms return, and by how much APE-V leads BC, with an interval over seeds and
 episodes. The last line is JSON.
 """
@@ -13,21 +14,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
 
 import apev
-from apev.experiments.common.provenance import commit, provenance
-from apev.files import append_line, read_lines, write_json
+from apev.api import FIRST_LOOK
+from apev.experiments.bases.report import write_summary
+from apev.experiments.common.provenance import commit
+from apev.files import append_line, read_lines
 from apev.policy import Policy
 from apev.rollout import GymnasiumBatch, rollout
 
 ROBOTS = {"halfcheetah": "HalfCheetah-v4", "hopper": "Hopper-v4", "walker2d": "Walker2d-v4"}
-DRAWS = 4000
 
 
 def main() -> None:
@@ -37,6 +39,7 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", default=["bc", "ape-v"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--updates", type=int, default=None, help="as many as `apev train` makes unless given")
+    parser.add_argument("--kinds", type=int, default=None, help="1: do not look for kinds, where another seed has found one")
     parser.add_argument("--episodes", type=int, default=20, help="that each policy plays")
     parser.add_argument("--out", type=Path, default=Path("results/bases"))
     asked = parser.parse_args()
@@ -52,51 +55,23 @@ def main() -> None:
             for algorithm in asked.algorithms:
                 if (called, algorithm, seed) in done:
                     continue
-                policy = apev.train(log, algorithm, seed=seed, updates=asked.updates, console=Console(quiet=True))
+                begin = time.perf_counter()
+                how = {"seed": seed, "updates": asked.updates, "console": Console(quiet=True), "kinds": asked.kinds}
+                policy = apev.train(log, algorithm, **how)
+                seconds = round(time.perf_counter() - begin, 1)
                 returns = played(policy, env, asked.episodes, seed)
-                line = {"log": called, "algorithm": algorithm, "seed": seed, "members": policy.members, "returns": returns}
-                append_line(path, line | {"logged": policy.logged, "updates": asked.updates or 3000, "commit": commit()})
-                print(f"{called}, seed {seed}, {algorithm}: {np.mean(returns):.1f}", flush=True)
-    print(json.dumps(summarise(asked.out)))
+                line = {"log": called, "algorithm": algorithm, "seed": seed, "updates": asked.updates or FIRST_LOOK}
+                line |= {"kinds": 1 if policy.agent.worlds is None else policy.members, "looked": asked.kinds is None}
+                line |= {"commit": commit(), "seconds": seconds, "logged": policy.logged, "returns": returns}
+                append_line(path, line)
+                print(f"{called}, seed {seed}, {algorithm}: {np.mean(returns):.1f}  ({seconds:.0f} s)", flush=True)
+    print(json.dumps(write_summary(asked.out, made=True)))
 
 
 def played(policy: Policy, env: str, episodes: int, seed: int) -> list[float]:
     """Returns of the policy as it is deployed."""
     batch = GymnasiumBatch(env, episodes, seed=10_000 + seed)
     return [float(value) for value in rollout(policy, batch).returns]
-
-
-def summarise(out: Path) -> dict[str, Any]:
-    """Write and return what the episodes in a folder say."""
-    lines = list(read_lines(out / "episodes.jsonl"))
-    logs: dict[str, Any] = {}
-    for name in dict.fromkeys(line["log"] for line in lines):
-        own = [line for line in lines if line["log"] == name]
-        by = {a: {ln["seed"]: ln["returns"] for ln in own if ln["algorithm"] == a} for a in {ln["algorithm"] for ln in own}}
-        drawn = {algorithm: means(seeds) for algorithm, seeds in sorted(by.items())}
-        found: dict[str, Any] = {"logged": own[0]["logged"]["mean"]}
-        for algorithm, draws in drawn.items():
-            mean = float(np.mean([np.mean(returns) for returns in by[algorithm].values()]))
-            found[algorithm] = {"return": mean, "ci95": quantiles(draws), "seeds": sorted(by[algorithm])}
-        if {"ape-v", "bc"} <= drawn.keys():
-            lead = quantiles(drawn["ape-v"] - drawn["bc"])
-            found["lead"] = {"return": found["ape-v"]["return"] - found["bc"]["return"], "ci95": lead, "below": lead[1] < 0}
-        logs[name] = found
-    summary = {"kind": "bases", "logs": logs, "meta": provenance() | {"commits": sorted({ln["commit"] for ln in lines})}}
-    write_json(out / "summary.json", summary)
-    return summary
-
-
-def means(seeds: dict[int, list[float]]) -> np.ndarray:
-    """[DRAWS] means of resampled seeds, and of episodes resampled in each."""
-    rng, returns = np.random.default_rng(0), [np.array(values) for values in seeds.values()]
-    picked = rng.integers(len(returns), size=(DRAWS, len(returns)))
-    return np.array([np.mean([rng.choice(returns[s], len(returns[s])).mean() for s in row]) for row in picked])
-
-
-def quantiles(draws: np.ndarray) -> list[float]:
-    """The middle 95%."""
-    return [float(q) for q in np.quantile(draws, [0.025, 0.975])]
 
 
 if __name__ == "__main__":

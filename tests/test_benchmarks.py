@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from apev.experiments.common.kinds import show
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -125,3 +127,16 @@ def test_a_log_without_a_name_of_d4rls_is_no_base(tmp_path: Path) -> None:
     done = run("d4rl_base.py", str(tmp_path / "mine.npz"))
     assert done.returncode != 0
     assert "name it as D4RL does" in done.stderr
+
+
+def test_bases_keeps_episodes_and_says_by_how_much_we_lead(tmp_path: Path) -> None:
+    tiny = ["--logs", "cartpole", "--updates", "2", "--episodes", "2", "--kinds", "1", "--seeds", "0", "--out", str(tmp_path)]
+    done = run("bases.py", *tiny)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    found = answer["logs"]["cartpole"]
+    assert found["lead"]["return"] == found["ape-v"]["return"] - found["bc"]["return"]
+    assert found["updates"] == [2]
+    assert run("bases.py", *tiny).stdout.count("seed 0") == 0  # nothing is repeated
+    show(tmp_path)
+    assert json.loads((tmp_path / "summary.json").read_text())["logs"] == answer["logs"]

@@ -11,6 +11,7 @@ import pytest
 
 import apev
 from apev.envs.fleet import exact_values
+from apev.experiments.bases.report import markdown as bases_markdown
 from apev.experiments.common.kinds import kind_of
 from apev.experiments.common.tables import markdown_rows, markdown_table, read_folder
 from apev.experiments.d4rl.report import markdown
@@ -75,6 +76,10 @@ def test_tables_are_those_of_the_stored_results(page: str) -> None:
         if kind_of(ROOT / folder) == "fleet":
             summary = json.loads((ROOT / folder / "summary.json").read_text())
             assert table == fleet_markdown(summary) + "\n", f"run: apev report {folder} --page {page}"
+            continue
+        if kind_of(ROOT / folder) == "bases":
+            summary = json.loads((ROOT / folder / "summary.json").read_text())
+            assert table == bases_markdown(summary), f"run: apev report {folder} --page {page}"
             continue
         results = read_folder(ROOT / folder)
         stored = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,20 @@ def test_a_log_of_one_kind_is_of_one_kind() -> None:
     assert found.in_words().startswith("one kind")
 
 
-def test_few_contexts_and_pictures_are_said_to_be_one_kind() -> None:
-    log, _ = pushers(contexts=4)
-    assert "too few" in apev.kinds(log, console=QUIET).in_words()
+def test_where_nothing_can_be_compared_the_verdict_says_so() -> None:
+    log, kind = pushers(contexts=4)
+    few = apev.kinds(log, console=QUIET)
+    assert "the log has 4 contexts, and 6 are the least" in few.in_words()
+    assert "nothing hidden" not in few.in_words()
+    assert not few.tried
+    short, _ = pushers(contexts=40, rows=3)
+    unnamed = replace(short, contexts=None)
+    assert "0 of 40 contexts have 4 rows" in apev.kinds(short, console=QUIET).in_words()
+    assert "--context" in apev.kinds(unnamed, console=QUIET).in_words()
+    told = apev.kinds(log, count=2, console=QUIET)  # who knows the number need not have enough to prove it
+    assert same_sorting(told.kind, kind) == 1.0
+    with pytest.raises(ValueError, match="kinds=3 of 4 contexts"):
+        apev.kinds(log, count=3, console=QUIET)
 
 
 def test_the_number_of_kinds_can_be_given(fleet: tuple[Dataset, np.ndarray, apev.Kinds]) -> None:

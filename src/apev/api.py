@@ -145,6 +145,16 @@ def train(
         if worlds.models is not None:
             agent = kind.for_data(kept, for_worlds(config, worlds, settings), seed=seed)
             agent.take_worlds(worlds.models, by_group(kept, worlds))
+    elif kinds is not None and not (isinstance(kinds, int) and kinds == 1) and has_use_for_kinds(algorithm, kind):
+        raise ValueError(
+            "kinds= makes a member of each kind of context, and these settings say what else members are. "
+            "Fix: leave out kinds, or members, wildcards, surprise='paper' and config."
+        )
+    if getattr(config, "evidence", "td") != "td" and (worlds is None or worlds.models is None):
+        raise ValueError(
+            f"evidence={config.evidence!r} asks models of the log's kinds, and here members are no kinds. Fix: evidence='td'; "
+            "or kinds=N (--kinds N) where you know how many there are, and no settings that say what else members are."
+        )
     agent.to_device(device)
     if compile:
         agent.compile_networks()
@@ -210,7 +220,12 @@ def can_be_worlds(algorithm: str, kind: type[Agent], config: Any, settings: Mapp
     """Whether members may be kinds of the world: not where the user has said what they are."""
     as_printed = getattr(config, "surprise", "certain") == "paper"
     said = "members" in settings or as_printed or getattr(config, "wildcards", 0) > 0
-    return ALGORITHMS[algorithm].adapts and kind.takes_blocks and not said
+    return has_use_for_kinds(algorithm, kind) and not said
+
+
+def has_use_for_kinds(algorithm: str, kind: type[Agent]) -> bool:
+    """Whether members of this algorithm could be kinds of the world; others have no use for kinds, and are given them."""
+    return ALGORITHMS[algorithm].adapts and kind.takes_blocks
 
 
 def kinds_of(
@@ -325,6 +340,7 @@ def evaluate(
     adapt: Sequence[str] | None = None,
     seed: int = 0,
     device: str = "cpu",
+    life: int = 1,
     console: Console | None = None,
 ) -> Evaluation:
     """Roll out policies in an environment; returns a table that prints well, with every episode in it.
@@ -333,5 +349,6 @@ def evaluate(
     env: a Gymnasium id, or a function that makes an environment; None takes the one that a run's log names.
     adapt: behaviours of the belief, a row each (see `apev.behaviour`): adapting, the average and each member unless given.
     seed: of the first episode; all rows see the same episodes.
+    life: episodes that each machine runs, the same one again, with the belief kept from one to the next; the last is told of.
     """
-    return evaluate_policies(policies, env, episodes, adapt=adapt, seed=seed, device=device, console=console)
+    return evaluate_policies(policies, env, episodes, adapt=adapt, seed=seed, device=device, life=life, console=console)

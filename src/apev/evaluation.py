@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from apev.agents.agent import Evidence
 from apev.data.scores import normalise, of_source
 from apev.data.source import named_environment, recover_environment
 from apev.envs.make import make as make_env
@@ -148,11 +149,17 @@ def evaluate_policies(
     seed: int = 0,
     device: str = "cpu",
     remember: bool = False,
+    life: int = 1,
+    evidence: Evidence | None = None,
+    forgetting: float | None = None,
     console: Console | None = None,
 ) -> Evaluation:
-    """See `apev.evaluate`."""
+    """See `apev.evaluate`; `evidence` and `forgetting` are for those that have members to believe in."""
     console = console or Console(stderr=True, highlight=False)
     found = dict(_named(policies, device, remember, console))
+    for policy in found.values():
+        if policy.members > 1:
+            policy.follow(evidence, forgetting)
     several = len(found) > 1
     name, make, source = _environment(env, [policy.source for policy in found.values()], console)
     batch = GymnasiumBatch(make, episodes, seed)
@@ -162,16 +169,21 @@ def evaluate_policies(
         check_fit(policy, batch, name)
         with progress_bar(console) as progress:
             words = _behaviours(policy, adapt)
-            task = progress.add_task(markup(label), total=len(words) * episodes)
-            for done, (row_name, word) in enumerate(words.items()):
+            task = progress.add_task(markup(label), total=len(words) * life * episodes)
+            done = 0
+            for row_name, word in words.items():
                 whole = f"{label}: {row_name}" if several and row_name != "policy" else label if several else row_name
                 text = markup(whole)
 
-                def watch(steps: int, over: int, text: str = text, done: int = done) -> None:
-                    progress.update(task, completed=done * episodes + over, description=f"{text}, step {steps}")  # noqa: B023
-
                 behaviour = policy.with_adapt(word, seed=seed)
-                rolled = rollout(behaviour, batch, trace=behaviour.adapts and policy.members > 1, watch=watch)
+                for number in range(life):
+
+                    def watch(steps: int, over: int, text: str = text, done: int = done) -> None:
+                        progress.update(task, completed=done * episodes + over, description=f"{text}, step {steps}")  # noqa: B023
+
+                    traced = behaviour.adapts and policy.members > 1
+                    rolled = rollout(behaviour, batch, trace=traced, keep_belief=number > 0, watch=watch)
+                    done += 1
                 result.rows.append(_row(whole, rolled, reference))
                 result.records += _records(whole, rolled, seed)
                 if rolled.beliefs:

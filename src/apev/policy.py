@@ -27,6 +27,7 @@ from torch import Tensor
 from apev import belief as beliefs
 from apev import inputs
 from apev.agents import Agent
+from apev.agents.agent import Evidence
 from apev.agents.discrete.base import ValueAgent
 from apev.behaviour import ODDS, Adapt, behaviour_of
 from apev.checkpoint import LATEST, SAVE_AGAIN, build, description, logged_of, policy_of
@@ -306,6 +307,12 @@ class Policy:
         other.share_encodings(self)
         return other
 
+    def follow(self, evidence: Evidence | None = None, forgetting: float | None = None) -> None:
+        """Let the belief follow another kind of evidence from now on, or forget; see `apev.load`."""
+        if evidence is not None or forgetting is not None:
+            self.agent.follow(evidence=evidence, forgetting=forgetting)
+            self.filter = self.agent.filter
+
     def share_encodings(self, other: Policy) -> None:
         """Take over the pictures that another policy of the same networks has encoded."""
         self._features, self._hashes = other._features, other._hashes
@@ -333,7 +340,15 @@ class Policy:
 
     @classmethod
     def load(
-        cls, folder: str | Path, adapt: Adapt = "bayes", *, device: str = "cpu", seed: int = 0, remember: bool = False
+        cls,
+        folder: str | Path,
+        adapt: Adapt = "bayes",
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+        remember: bool = False,
+        evidence: Evidence | None = None,
+        forgetting: float | None = None,
     ) -> Policy:
         """The policy stored in `folder`: a policy folder, or a run folder. Of a run that was stopped, its last checkpoint's."""
         folder = run = Path(folder)
@@ -355,6 +370,7 @@ class Policy:
             raise FileNotFoundError(f"{folder} holds no policy.json. Fix: name a run folder that has begun training.")
         agent.to_device(device)
         policy = cls(agent, adapt, seed=seed, remember=remember)
+        policy.follow(evidence, forgetting)
         policy.logged = logged
         if (run / SETTINGS).exists():
             policy.source = checked(read_json(inside(run, SETTINGS)).get("source", {}), SETTINGS)
@@ -393,10 +409,23 @@ class Policy:
         return inputs.read(obs, self.agent.layout, self.state.log_belief.device)
 
 
-def load(folder: str | Path, adapt: Adapt = "bayes", *, device: str = "cpu", seed: int = 0, remember: bool = False) -> Policy:
+def load(
+    folder: str | Path,
+    adapt: Adapt = "bayes",
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    remember: bool = False,
+    evidence: Evidence | None = None,
+    forgetting: float | None = None,
+) -> Policy:
     """Load a trained policy: `apev.load("runs/doors")`.
 
-    adapt: what its belief does, a word of `apev.behaviour`. remember: take the values of steps already taken in an episode
-    from what they led to, for worlds that are deterministic and show their state (discrete actions).
+    adapt: what its belief does, a word of `apev.behaviour`.
+    remember: take the values of steps already taken in an episode from what they led to, for worlds that are deterministic and
+        show their state (discrete actions).
+    evidence: what the belief follows, "td", "model" or "both", instead of what the policy was trained with.
+    forgetting: share of the log-belief lost at each step, where machines change in the middle of an episode: 0.02, say.
     """
-    return Policy.load(folder, adapt, device=device, seed=seed, remember=remember)
+    how: dict[str, Any] = {"evidence": evidence, "forgetting": forgetting}
+    return Policy.load(folder, adapt, device=device, seed=seed, remember=remember, **how)

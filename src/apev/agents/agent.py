@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, get_args, get_type_hints
 
@@ -21,6 +21,7 @@ from apev.worlds.models import WorldModels
 from apev.worlds.rows import Units
 
 SMALLEST = 1e-6  # a member that never errs still has a scale
+NO_WORLDS = "and this agent's are not: nothing predicts its next states and rewards"
 
 
 Evidence = Literal["td", "model", "both"]
@@ -165,11 +166,27 @@ class Agent(nn.Module, ABC):
         if kind == "td":
             return self.filter.log_likelihood(self.td_errors(step, log_belief, features, generator))
         if self.worlds is None:
-            raise ValueError(f"evidence={kind!r} needs models of the worlds, and members are none. Fix: evidence='td'.")
+            raise ValueError(f"evidence={kind!r} needs members that are kinds of the world, {NO_WORLDS}. Fix: evidence='td'.")
         told: Tensor = self.worlds.log_likelihood(step) / self.config.temperature
         if kind == "both":
             told = told + self.filter.log_likelihood(self.td_errors(step, log_belief, features, generator))
         return told
+
+    def follow(self, *, evidence: Evidence | None = None, forgetting: float | None = None) -> None:
+        """Let the belief follow another kind of evidence than in training, or forget; None leaves it as it is."""
+        named: dict[str, Any] = {"evidence": evidence, "forgetting": forgetting}
+        asked = {name: value for name, value in named.items() if value is not None}
+        told = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+        if not isinstance(self.config, BeliefConfig) or self.members == 1:
+            raise ValueError(f"{told}: this policy has no members to believe in. Fix: leave it out, or train ape-v.")
+        if evidence is not None and evidence not in get_args(Evidence):
+            raise ValueError(f"evidence={evidence!r} is unknown. Fix: one of {', '.join(get_args(Evidence))}.")
+        if evidence in ("model", "both") and self.worlds is None:
+            raise ValueError(
+                f"evidence={evidence!r} needs members that are kinds of the world, {NO_WORLDS}. Fix: evidence='td'."
+            )
+        BeliefFilter(forgetting=forgetting or 0.0)  # refuses shares that are none
+        self.config = replace(self.config, **asked)
 
     def make_worlds(self) -> None:
         """Models of the worlds where the configuration says that there are any; `take_worlds` fills them."""

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from apev.agents.agent import Evidence
 from apev.files import read_json
 from apev.policy import Policy
 from apev.terminal import markup
@@ -24,6 +25,10 @@ class Export:
     """Where the files go."""
     adapt: Annotated[str, tyro.conf.arg(metavar="WORD")] = "bayes"
     """What the belief does: bayes follows the evidence, uniform stays at the average, member:2 trusts that member alone."""
+    evidence: Evidence | None = None
+    """What the belief follows: td, model or both, instead of what the policy was trained with."""
+    forgetting: float | None = None
+    """Share of the log-belief lost at each step, where machines change in the middle of an episode; 0.02, say."""
 
     def run(self) -> None:
         """Write the files and print what they take and give."""
@@ -31,7 +36,8 @@ class Export:
 
         if not self.run_folder.is_dir():
             raise FileNotFoundError(f"no folder {self.run_folder}. Fix: name one that `apev train` made.")
-        folder = Policy.load(self.run_folder, self.adapt).export(self.out)
+        policy = Policy.load(self.run_folder, self.adapt, evidence=self.evidence, forgetting=self.forgetting)
+        folder = policy.export(self.out)
         about = read_json(folder / ABOUT)
         console = Console(highlight=False)
         for name in ("act", "observe"):

@@ -35,6 +35,7 @@ NO_KIND = -1
 MOST_KINDS = 6
 MOST_ROWS = 200_000  # of as many contexts as that takes; the others are sorted by the models
 FEWEST_CONTEXTS = 6
+SHORTEST = 4  # rows of a context that has steps after its first ones
 FEW_CONTEXTS = 60  # up to so many are all held out, in three parts
 FOLDS = 3
 STARTS = 8
@@ -45,6 +46,10 @@ ODDS = 20.0  # how much likelier one model for all must make a context than ever
 SMALLEST_SHARE = 0.04  # of the contexts, and at least three: fewer are no kind
 UPDATES = {"pooled": 1000, "tried": 400, "final": 1500}  # at most; small logs need fewer
 ROWS_AN_UPDATE = 8
+PICTURES = (
+    "observations are pictures, which these models do not read; where you know how many kinds there are, say so, and they are "
+    "told apart by what else happens, members of ape-v being kinds alone"
+)
 
 
 @dataclass(frozen=True)
@@ -82,10 +87,12 @@ def find(
     one = Found(np.zeros(len(numbers), dtype=np.int64), numbers, None, (), None, None)
     if isinstance(kinds, int) and kinds == 1:
         return one
-    if log.pictures is not None:
-        return replace_why(one, "observations are pictures, which these models do not read")
-    if len(numbers) < FEWEST_CONTEXTS and kinds is None:
-        return replace_why(one, f"{len(numbers)} contexts are too few to compare, {FEWEST_CONTEXTS} are the least")
+    if log.pictures is not None and kinds is None:
+        return replace_why(one, PICTURES)
+    if kinds is None and (why := too_few(log, numbers)):
+        return replace_why(one, why)
+    if isinstance(kinds, int) and len(numbers) < 2 * kinds:
+        raise ValueError(f"kinds={kinds} of {len(numbers)} {word_for(log)}s. Fix: fewer kinds, or labels for each of them.")
     generator = torch.Generator().manual_seed(seed)
     chosen = some_contexts(log, numbers, generator)
     rows = Rows.of(log, contexts=None if len(chosen) == len(numbers) else chosen)
@@ -122,6 +129,25 @@ def find(
 def replace_why(found: Found, why: str) -> Found:
     """One kind, and why no more were looked for."""
     return Found(found.kind, found.contexts, None, (), None, None, why)
+
+
+def too_few(log: Dataset, numbers: np.ndarray) -> str:
+    """Why contexts cannot be compared; empty where they can."""
+    sizes, word = np.bincount(np.searchsorted(numbers, log.group[log.usable])), word_for(log)
+    if len(numbers) < FEWEST_CONTEXTS:
+        plural = "" if len(numbers) == 1 else "s"
+        why = f"the log has {len(numbers)} {word}{plural}, and {FEWEST_CONTEXTS} are the least to compare"
+    elif (count := int((sizes >= SHORTEST).sum())) < FEWEST_CONTEXTS:
+        why = f"{count} of {len(numbers):,} {word}s have {SHORTEST} rows, the least that can be predicted after first steps"
+    else:
+        return ""
+    named = "name what episodes have in common, such as a machine (contexts=, --context)"
+    return why if log.contexts is not None else f"{why}; {named}"
+
+
+def word_for(log: Dataset) -> str:
+    """What contexts are here: "context", "episode", "picture"."""
+    return str(log.describe()["group_is"])
 
 
 def some_contexts(log: Dataset, numbers: np.ndarray, generator: torch.Generator) -> np.ndarray:
@@ -229,8 +255,16 @@ def try_numbers(
     told = tuple(result[0] for result in found.values())
     chosen = next(iter(found), None) if count is not None else smallest_good(found)
     if chosen is None:
-        return told, None
+        return told, None if count is None else from_all(rows, of_all[count].share.argmax(1), updates("tried", rows), seed)
     return told, max(attempts[chosen], key=lambda attempt: attempt.gain).models
+
+
+def from_all(rows: Rows, kind: Tensor, updates: int, seed: int) -> WorldModels:
+    """Models of kinds [C] that were sorted once, where contexts are too few to hold some out."""
+    of_rows = renumbered(kind, kind.unique())[rows.context]
+    models = train(rows, of_rows, int(of_rows.max()) + 1, updates=updates, seed=seed)
+    models.measure(models.errors(rows)[of_rows, torch.arange(len(rows))], rows.known)
+    return models
 
 
 def splits(rows: Rows, kind: Tensor, generator: torch.Generator) -> list[Tensor]:
@@ -239,7 +273,7 @@ def splits(rows: Rows, kind: Tensor, generator: torch.Generator) -> list[Tensor]
     Contexts of each kind [C] of a first sorting are dealt to the folds in turn: a fold that held out most contexts of a kind
     would leave too few to learn it from, and several kinds would seem to predict no better.
     """
-    long = (rows.sizes >= 4).nonzero()[:, 0]  # shorter ones have no steps after their first
+    long = (rows.sizes >= SHORTEST).nonzero()[:, 0]
     order = long[torch.randperm(len(long), generator=generator)]
     order = order[kind[order].argsort(stable=True)]
     held = []

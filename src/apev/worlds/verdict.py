@@ -62,7 +62,9 @@ class Kinds:
     def in_words(self) -> str:
         """The verdict."""
         if self.count == 1:
-            why = self.why_one or f"several kinds predict {self.group_is}s that were held out no better than one"
+            if self.why_one:
+                return f"not searched for kinds: {self.why_one}. Whether anything is hidden is not known."
+            why = f"several kinds predict {self.group_is}s that were held out no better than one"
             return f"one kind: {why}. There is nothing hidden to adapt to."
         none = f", {self.of_no_kind} of no kind" if self.of_no_kind else ""
         found = f"{self.count} kinds of {self.group_is}s ({', '.join(f'{size:,}' for size in self.sizes)}{none})"

@@ -83,6 +83,11 @@ class CategoricalAgent(ValueAgent):
 
     def check(self, config: C51Config) -> None:
         """Settings that could only fail later."""
+        if config.evidence != "td":
+            raise ValueError(
+                f"evidence={config.evidence!r}: agents of C51 follow TD errors alone. Models of worlds predict vectors, and "
+                "these agents read pictures. Fix: evidence='td', or ape-v with kinds=N on a log of pictures and vectors."
+            )
         if config.backup_depth < 0:
             raise ValueError(f"backup_depth is {config.backup_depth}. Fix: 1 is the paper, 0 as far as the log goes.")
         if config.enlarged is not None and config.enlarged < 8:

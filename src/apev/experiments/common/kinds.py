@@ -8,7 +8,7 @@ from pathlib import Path
 from apev.experiments.common.tables import AGAIN, stored
 from apev.files import FileError, read_json
 
-KINDS = ("locked-doors", "procgen", "d4rl", "theory", "fleet")
+KINDS = ("locked-doors", "procgen", "d4rl", "theory", "fleet", "bases")
 _OLDER = {"claims": "theory", "mazes": "procgen", "task": "d4rl", "policies": "locked-doors"}  # summaries without a kind
 
 
@@ -37,6 +37,7 @@ def show(folder: Path, page: Path | None = None) -> None:
 
 def _reporter(kind: str) -> Callable[[Path, Path | None], None]:
     """Who prints the tables of a kind, writes report.html and fills a Markdown page."""
+    from apev.experiments.bases import report as bases
     from apev.experiments.d4rl import page as d4rl
     from apev.experiments.fleet import report as fleet
     from apev.experiments.locked_doors import page as locked_doors
@@ -44,4 +45,4 @@ def _reporter(kind: str) -> Callable[[Path, Path | None], None]:
     from apev.experiments.theory import report as theory
 
     shows = {"locked-doors": locked_doors.show, "procgen": procgen.show, "d4rl": d4rl.show, "theory": theory.show}
-    return (shows | {"fleet": fleet.show})[kind]
+    return (shows | {"fleet": fleet.show, "bases": bases.show})[kind]

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from apev import belief as beliefs
+from apev.agents.agent import Evidence
 from apev.experiments.fleet.worlds import World
-from apev.policy import Policy, load
+from apev.policy import load
 from apev.rollout import GymnasiumBatch, Rollout, rollout
 from apev.worlds.files import KINDS
 from apev.worlds.files import load as load_kinds
@@ -35,14 +36,14 @@ def played(
     folder: Path,
     adapt: str = "bayes",
     *,
-    evidence: str | None = None,
+    evidence: Evidence | None = None,
     forgetting: float | None = None,
     life: Sequence[int] = (1,),
 ) -> Played:
     """An agent as it is deployed; the belief, and a history, is kept over the episodes of `life`."""
 
     def roll(batch: GymnasiumBatch, kind: np.ndarray) -> list[Rollout]:
-        policy = deployed(folder, adapt, evidence=evidence, forgetting=forgetting)
+        policy = load(folder, adapt, evidence=evidence, forgetting=forgetting)
         told = [rollout(policy, batch, trace=True, keep_belief=number > 0) for number in range(max(life))]
         if not policy.adapts or policy.members == 1:
             for rolled in told:
@@ -50,16 +51,6 @@ def played(
         return [told[number - 1] for number in life]
 
     return Played(tuple(row if number == 1 else f"{row}, episode {number}" for number in life), roll)
-
-
-def deployed(folder: Path, adapt: str = "bayes", *, evidence: str | None = None, forgetting: float | None = None) -> Policy:
-    """The policy of a run, with another kind of evidence or forgetting where they are given."""
-    policy = load(folder)
-    if evidence is not None:
-        policy.agent.config = replace(policy.agent.config, evidence=evidence)
-    if forgetting is not None:
-        policy.filter = replace(policy.filter, forgetting=forgetting)
-    return policy.with_adapt(adapt)
 
 
 def knowing(folder: Path, kinds: np.ndarray, change_at: int | None = None) -> Played:
@@ -99,7 +90,8 @@ def rows_of(name: str, folder: Path, kinds: np.ndarray, world: World) -> list[Pl
             found += [played(f"adaptive, forgetting {share:g}", folder, forgetting=share) for share in FORGETTING]
             return [*found, played("adaptive, committed", folder, "commit"), played("average", folder, "uniform")]
         if (policy := load(folder)).agent.worlds is not None:
-            found += [played(f"adaptive, {evidence}", folder, evidence=evidence) for evidence in ("td", "both")]
+            found.append(played("adaptive, td", folder, evidence="td"))
+            found.append(played("adaptive, both", folder, evidence="both"))
         found.append(played("adaptive, committed", folder, "commit"))
         found.append(played("adaptive, held", folder, "hold", life=world.life[:2]))
         words = {"average": "uniform", "random member": "random-member", "random member a step": "random-member-step"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from apev.experiments.fleet.rows import FORGETTING, deployed, kind_of_members, kinds_now
+from apev.experiments.fleet.rows import FORGETTING, kind_of_members, kinds_now
 from apev.experiments.fleet.worlds import World
 from apev.files import read_json, read_lines, write_json
 from apev.policy import load
@@ -37,7 +37,7 @@ def write_traces(world: World, out: Path, agents: Path, seed: int, blind: str, k
     ours = agents / f"ape-v-s{seed}"
     about["members"] = kind_of_members(ours, kinds)
     forgetting = None if world.change_at is None else FORGETTING[-1]
-    policies = {"adaptive": deployed(ours, forgetting=forgetting), "blind": load(agents / f"{blind}-s{seed}")}
+    policies = {"adaptive": load(ours, forgetting=forgetting), "blind": load(agents / f"{blind}-s{seed}")}
     for name, policy in policies.items():
         batch, kind = world.batch(1, 20_000 + seed)
         rolled = rollout(policy, batch, trace=True)
