@@ -40,6 +40,9 @@ DISCRETE = (
     ("cql", 1, 400),
     ("rem", 0, 400),
     ("bc-gru", 0, 200),
+    ("ape-v", 3, 5),
+    ("iql", 2, 2),
+    ("cql", 2, 2),
 )
 CONTINUOUS = (
     ("ape-v", 0, 200),
@@ -52,6 +55,8 @@ CONTINUOUS = (
     ("iql", 1, 1000),
     ("sac", 0, 300),
     ("bc-stacked", 0, 500),
+    ("ape-v", 2, 500),
+    ("ape-v", 3, 800),
 )
 WORLDS = {"customers": "apev/Customers-v0", "pendulum": "apev/PendulumFleet-v0", "d4rl": None}
 EXAMPLES = {"customers": "customers", "pendulum": "pendulum-fleet"}
@@ -78,9 +83,10 @@ def main() -> None:
     log = apev.Dataset.load(asked.data) if asked.data is not None else apev.Dataset.example(EXAMPLES[asked.world])
     torch.set_num_threads(1)
     began = time.time()
+    kinds = labels(log)
     with tempfile.TemporaryDirectory() as nowhere:
         runs = {
-            f"{name} {updates}": trained(log, name, seed, updates, Path(asked.runs or nowhere))
+            f"{name} {updates}": trained(log, name, seed, updates, Path(asked.runs or nowhere), kinds)
             for name, seed, updates in (DISCRETE if log.discrete else CONTINUOUS)[: asked.policies]
         }
         print(f"{len(runs)} policies trained in {time.time() - began:.0f} s", flush=True)
@@ -122,11 +128,20 @@ def main() -> None:
     print(json.dumps(summarise(asked.out)))
 
 
-def trained(log: apev.Dataset, name: str, seed: int, updates: int, folder: Path) -> Path:
+def labels(log: apev.Dataset) -> int | list[int]:
+    """What every training would find out by itself: the kind of each context, or how many kinds there are."""
+    found = apev.kinds(log, console=QUIET)
+    named = log.contexts is not None and found.count > 1 and (found.kind >= 0).all()
+    if not named or len(found.contexts) != int(found.contexts.max()) + 1:
+        return found.count
+    return [int(kind) for kind in found.kind]
+
+
+def trained(log: apev.Dataset, name: str, seed: int, updates: int, folder: Path, kinds: int | list[int]) -> Path:
     """The run of one policy."""
     out = folder / f"{name}-{seed}-{updates}"
     if not (out / "policy" / "policy.json").exists():
-        apev.train(log, name, seed=seed, updates=updates, out=out, resume=True, console=QUIET)
+        apev.train(log, name, seed=seed, updates=updates, out=out, resume=True, kinds=kinds, console=QUIET)
     return out
 
 
