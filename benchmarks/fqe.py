@@ -84,10 +84,9 @@ def main() -> None:
     log = apev.Dataset.load(asked.data) if asked.data is not None else apev.Dataset.example(EXAMPLES[asked.world])
     torch.set_num_threads(1)
     began = time.time()
-    kinds = labels(log)
     with tempfile.TemporaryDirectory() as nowhere:
         runs = {
-            f"{name} {updates}": trained(log, name, seed, updates, Path(asked.runs or nowhere), kinds)
+            f"{name} {updates}": trained(log, name, seed, updates, Path(asked.runs or nowhere))
             for name, seed, updates in (DISCRETE if log.discrete else CONTINUOUS)[: asked.policies]
         }
         print(f"{len(runs)} policies trained in {time.time() - began:.0f} s", flush=True)
@@ -128,20 +127,25 @@ def main() -> None:
     print(json.dumps(summarise(asked.out)))
 
 
+KINDS: list[apev.Kinds] = []  # of the log, looked for once, and where a policy is missing
+
+
 def labels(log: apev.Dataset) -> int | list[int]:
     """What every training would find out by itself: the kind of each context, or how many kinds there are."""
-    found = apev.kinds(log, console=QUIET)
+    if not KINDS:
+        KINDS.append(apev.kinds(log, console=QUIET))
+    (found,) = KINDS
     named = log.contexts is not None and found.count > 1 and (found.kind >= 0).all()
     if not named or len(found.contexts) != int(found.contexts.max()) + 1:
         return found.count
     return [int(kind) for kind in found.kind]
 
 
-def trained(log: apev.Dataset, name: str, seed: int, updates: int, folder: Path, kinds: int | list[int]) -> Path:
+def trained(log: apev.Dataset, name: str, seed: int, updates: int, folder: Path) -> Path:
     """The run of one policy."""
     out = folder / f"{name}-{seed}-{updates}"
     if not (out / "policy" / "policy.json").exists():
-        apev.train(log, name, seed=seed, updates=updates, out=out, resume=True, kinds=kinds, console=QUIET)
+        apev.train(log, name, seed=seed, updates=updates, out=out, resume=True, kinds=labels(log), console=QUIET)
     return out
 
 
