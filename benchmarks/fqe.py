@@ -6,7 +6,8 @@
 
 Trains some policies on one log (algorithms, seeds, numbers of updates), values each from the log alone and plays each in the
 environment. OUT/WORLD.json keeps every policy with the values of its resamples and its episodes; OUT/summary.json has
-Spearman's rank correlation of each world in OUT, with a bootstrap interval over policies. The last line is JSON.
+Spearman's rank correlation of each world in OUT, with a bootstrap interval over policies: of the lower ends of the values'
+intervals, by which `apev fqe` and `apev tune` rank, and of the values themselves. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ DISCRETE = (
     ("cql", 1, 400),
     ("rem", 0, 400),
     ("bc-gru", 0, 200),
+    ("ape-v", 3, 5),
+    ("iql", 2, 2),
+    ("cql", 2, 2),
 )
 CONTINUOUS = (
     ("ape-v", 0, 200),
@@ -52,6 +56,8 @@ CONTINUOUS = (
     ("iql", 1, 1000),
     ("sac", 0, 300),
     ("bc-stacked", 0, 500),
+    ("ape-v", 2, 500),
+    ("ape-v", 3, 800),
 )
 WORLDS = {"customers": "apev/Customers-v0", "pendulum": "apev/PendulumFleet-v0", "d4rl": None}
 EXAMPLES = {"customers": "customers", "pendulum": "pendulum-fleet"}
@@ -86,9 +92,8 @@ def main() -> None:
         print(f"{len(runs)} policies trained in {time.time() - began:.0f} s", flush=True)
         found = apev.fqe(runs, log, updates=asked.updates, console=QUIET)
         print(f"valued after {time.time() - began:.0f} s\n{found}", flush=True)
-        played = apev.evaluate(
-            runs, asked.env or WORLDS[asked.world], asked.episodes, adapt=["bayes", "uniform"], console=QUIET
-        )
+        env = asked.env or WORLDS[asked.world]
+        returns = {name: returns_of(run, env, asked.episodes) for name, run in runs.items()}
     rows = []
     for estimate in found.rows:
         adapts = estimate.frozen is not None
@@ -98,16 +103,16 @@ def main() -> None:
         ):
             if value is None or coverage is None:
                 continue
-            name = f"{estimate.name}: {'adaptive' if kind == 'adaptive' else 'average'}" if adapts else estimate.name
-            returns = [record["return"] for record in played.records if record["policy"] == name]
+            own = returns[estimate.name][kind]
             rows.append(
                 {
                     "policy": estimate.name,
                     "kind": kind,
                     "fqe": vars(value),
                     "little_known": coverage.little_known,
-                    "return": float(np.mean(returns)),
-                    "returns": returns,
+                    "history": estimate.history,
+                    "return": float(np.mean(own)),
+                    "returns": own,
                 }
             )
     answer = {
@@ -122,12 +127,40 @@ def main() -> None:
     print(json.dumps(summarise(asked.out)))
 
 
+KINDS: list[apev.Kinds] = []  # of the log, looked for once, and where a policy is missing
+
+
+def labels(log: apev.Dataset) -> int | list[int]:
+    """What every training would find out by itself: the kind of each context, or how many kinds there are."""
+    if not KINDS:
+        KINDS.append(apev.kinds(log, console=QUIET))
+    (found,) = KINDS
+    named = log.contexts is not None and found.count > 1 and (found.kind >= 0).all()
+    if not named or len(found.contexts) != int(found.contexts.max()) + 1:
+        return found.count
+    return [int(kind) for kind in found.kind]
+
+
 def trained(log: apev.Dataset, name: str, seed: int, updates: int, folder: Path) -> Path:
     """The run of one policy."""
     out = folder / f"{name}-{seed}-{updates}"
     if not (out / "policy" / "policy.json").exists():
-        apev.train(log, name, seed=seed, updates=updates, out=out, resume=True, console=QUIET)
+        apev.train(log, name, seed=seed, updates=updates, out=out, resume=True, kinds=labels(log), console=QUIET)
     return out
+
+
+def returns_of(run: Path, env: str | None, episodes: int) -> dict[str, list[float]]:
+    """What each episode returns, by what the belief does; kept beside the run."""
+    asked, path = {"env": env, "episodes": episodes}, run / "returns.json"
+    if path.exists() and (kept := read_json(path))["asked"] == asked:
+        return {kind: [float(value) for value in values] for kind, values in kept["returns"].items()}
+    played = apev.evaluate(run, env, episodes, adapt=["bayes", "uniform"], console=QUIET)
+    names = {"policy": "static", "adaptive": "adaptive", "average": "frozen"}
+    found: dict[str, list[float]] = {}
+    for record in played.records:
+        found.setdefault(names[record["policy"]], []).append(float(record["return"]))
+    write_json(path, {"asked": asked, "returns": found})
+    return found
 
 
 def summarise(out: Path) -> dict[str, Any]:
@@ -137,20 +170,15 @@ def summarise(out: Path) -> dict[str, Any]:
         if path.name == "summary.json":
             continue
         found = read_json(path)
-        told = np.array([row["fqe"]["value"] for row in found["rows"]])
         true = np.array([row["return"] for row in found["rows"]])
-        static = np.array([row["kind"] != "adaptive" for row in found["rows"]])
-        best = int(told.argmax())
         worlds[found["world"]] = {
             "log": found["log"],
-            "policies": len(told),
-            "spearman": rank_correlation(told, true),
-            "spearman_static": rank_correlation(told[static], true[static]),
-            "ordered": ordered(told, found["rows"]),
+            "policies": len(true),
+            "updates": found["fqe"]["updates"],
+            "by_lower_end": ranking(found["rows"], "low"),
+            "by_value": ranking(found["rows"], "value"),
             "within_interval": within(found) if found["fqe"]["gamma"] == 1 else None,
             "d3rlpy": d3rlpy(found, out),
-            "picked": found["rows"][best]["policy"],
-            "picked_return": float(true[best]),
             "best_return": float(true.max()),
             "median_return": float(np.median(true)),
             "seconds": found["seconds"],
@@ -159,6 +187,19 @@ def summarise(out: Path) -> dict[str, Any]:
     answer = {"benchmark": "fqe", "worlds": worlds}
     write_json(out / "summary.json", answer)
     return answer
+
+
+def ranking(rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
+    """How well an end of the values' intervals, or the values, order the policies, and which one comes first."""
+    told, true = (np.array(column) for column in ([row["fqe"][key] for row in rows], [row["return"] for row in rows]))
+    static, first = np.array([row["kind"] != "adaptive" for row in rows]), int(told.argmax())
+    return {
+        "spearman": rank_correlation(told, true),
+        "spearman_static": rank_correlation(told[static], true[static]),
+        "ordered": ordered(told, rows),
+        "picked": f"{rows[first]['policy']}, frozen" if rows[first]["kind"] == "frozen" else rows[first]["policy"],
+        "picked_return": float(true[first]),
+    }
 
 
 def ordered(told: np.ndarray, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -182,14 +223,11 @@ def d3rlpy(found: dict[str, Any], out: Path) -> dict[str, Any] | None:
         return None
     theirs = read_json(path)
     rows = [row for row in found["rows"] if row["kind"] == "static" and row["policy"] in theirs["values"]]
-    own, true = (np.array(column) for column in ([row["fqe"]["value"] for row in rows], [row["return"] for row in rows]))
-    value = np.array([theirs["values"][row["policy"]] for row in rows])
-    return {
-        "steps": theirs["steps"],
-        "spearman": rank_correlation(value, true),
-        "ordered": ordered(value, rows),
-        "ours_spearman": rank_correlation(own, true),
-        "ours_ordered": ordered(own, rows),
+    beside = [row | {"fqe": row["fqe"] | {"theirs": theirs["values"][row["policy"]]}} for row in rows]
+    keys = ("spearman", "ordered", "picked", "picked_return")
+    return {"steps": theirs["steps"]} | {
+        name: {key: ranking(beside, column)[key] for key in keys}
+        for name, column in (("d3rlpy", "theirs"), ("ours_by_lower_end", "low"), ("ours_by_value", "value"))
     }
 
 

@@ -77,21 +77,25 @@ def drive(policy: Policy, steps: int, rows: int) -> tuple[dict[str, np.ndarray],
     obs = some_observations(layout, rows, rng)
     seen: list[dict[str, np.ndarray]] = []
     actions, beliefs = [], []
+    masks = rng.random((steps + 1, rows, layout.num_actions)) < 0.7 if layout.masked else None
+    if masks is not None:
+        masks[..., -1] |= ~masks.any(-1)
     for t in range(steps):
         after = some_observations(layout, rows, rng)
-        action = policy.act(obs)
+        action = policy.act(obs, mask=None if masks is None else masks[t])
         actions.append(action)
         if t % 10 == 9:
             action = rng.integers(layout.num_actions, size=rows) if layout.num_actions else action * np.float32(0.5)
         reward, terminated = rng.normal(size=rows).astype(np.float32), rng.random(rows) < 0.1
         with Draws() as draws:
-            policy.observe(reward, after, terminated, action=action)
+            policy.observe(reward, after, terminated, action=action, mask=None if masks is None else masks[t + 1])
         beliefs.append(policy.belief)
         noise = {}
         for kind, drawn in draws.seen:
             by_member = drawn.unflatten(0, (-1, rows)).transpose(0, 1) if len(drawn) > rows else drawn
             noise["noise" if kind == "normal" else kind] = by_member.numpy()
         step = {"action": action, "reward": reward, "terminated": terminated}
+        step |= {} if masks is None else {"mask": masks[t], "next_mask": masks[t + 1] & ~terminated[:, None]}
         seen.append(columns_of(layout, "obs", obs) | columns_of(layout, "next_obs", after) | step | noise)
         obs = after
     return {name: np.array([step[name] for step in seen]) for name in seen[0]}, np.array(actions), np.array(beliefs)
@@ -144,6 +148,25 @@ def test_every_agent_acts_and_believes_the_same_without_torch(name: str, tmp_pat
     beliefs = check(Policy(agent), tmp_path, steps=12)
     if agent.members > 1 and agent.errs:
         assert np.abs(beliefs[-1] - 1 / agent.members).max() > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_acts_and_believes_the_same_for_a_thousand_steps(name: str, tmp_path: Path) -> None:
+    check(Policy(made(name, KIND[name])), tmp_path, steps=1000)
+
+
+@pytest.mark.parametrize("name", [name for name in AGENTS if KIND[name] == "vector"])
+def test_masks_go_into_the_files(name: str, tmp_path: Path) -> None:
+    log = puzzle("vector")
+    allowed = np.random.default_rng(0).random((len(log), ACTIONS)) < 0.5
+    allowed[np.arange(len(log)), log.actions] = True
+    log = replace(log, action_masks=allowed, given_next_masks=np.ones_like(allowed))
+    policy = Policy(with_scales(build(name, SETTINGS.get(name, {}), log)))
+    check(policy, tmp_path, steps=12, rows=16)
+    about = json.loads((tmp_path / "about.json").read_text())
+    assert about["act"]["inputs"]["mask"] == {"type": "bool", "shape": ["batch", ACTIONS]}
+    assert "next_mask" in about["observe"]["inputs"]
 
 
 @pytest.mark.parametrize(

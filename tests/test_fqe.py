@@ -117,6 +117,25 @@ def test_what_is_held_is_what_the_deployed_policy_would_hold(name: str) -> None:
     assert not torch.equal(found.held[0], found.held[1])
 
 
+def test_masks_decide_what_is_believed_along_the_log() -> None:
+    log = customers_log(30, seed=3)[0]
+    allowed = np.random.default_rng(0).random((len(log), log.num_actions or 0)) < 0.5
+    allowed[np.arange(len(log)), log.actions] = True
+    log = replace(log, action_masks=allowed)
+    policy = apev.train(log, "dqn", updates=5, members=3, kinds=1, console=QUIET)
+    found = hold(policy, log, np.flatnonzero(log.usable))
+    rows = np.flatnonzero(log.usable & (log.episodes < 3))
+    for row in rows:
+        if row == 0 or log.episodes[row] != log.episodes[row - 1]:
+            policy.reset()
+        action = policy.act(log.observations["observation"][row], mask=allowed[row])
+        assert int(found.action[0, row]) == action
+        assert found.held[0, row, :3].numpy() == pytest.approx(policy.belief, abs=1e-5)
+        after = {key: column[row] for key, column in log.next_observations.items()}["observation"]
+        following = None if log.terminated[row] else allowed[row + 1]
+        policy.observe(log.rewards[row], after, log.terminated[row], action=log.actions[row], mask=following)
+
+
 def test_a_belief_that_is_kept_goes_on_in_the_next_episode_of_a_context() -> None:
     log = customers_log(20, seed=4)[0]
     log = replace(log, contexts=log.episodes // 2)

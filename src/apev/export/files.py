@@ -68,8 +68,6 @@ def check_exportable(policy: Policy) -> None:
         raise ValueError("remember=True keeps the episode's steps, which no file does. Fix: export without it.")
     if word not in EXCHANGED:
         raise ValueError(f"adapt={word!r} is more than a belief, and files keep nothing else. Fix: bayes, uniform or member:K.")
-    if policy.agent.layout.masked:
-        raise ValueError("its log says which actions are allowed, and files know no masks. Fix: deploy it with apev.load.")
     if policy.agent.device.type != "cpu":
         raise ValueError("files are made on the CPU. Fix: apev.load(folder), without a device.")
     try:

@@ -1,7 +1,8 @@
 """What is in the files: a policy's act and observe as functions of tensors alone, state included.
 
-    act(obs, belief[, history])                                                             -> action
-    observe(obs, action, reward, next_obs, terminated, belief[, history][, noise])          -> new_belief[, new_history]
+    act(obs, belief[, history][, mask])                                                     -> action
+    observe(obs, action, reward, next_obs, terminated, belief[, history][, next_mask][, noise])
+                                                                                            -> new_belief[, new_history]
 
     obs, next_obs   float32 [B, D] or uint8 [B, H, W, C]; one tensor a key, "obs_KEY", where observations are dicts
     action          int64 [B], or float32 [B, A]; the one that was executed
@@ -9,6 +10,8 @@
     terminated      bool [B]: True where the world ended the episode, False for a time limit
     belief          float32 [B, K] log-weights
     history         float32 [B, M], of agents that keep one
+    mask, next_mask bool [B, A], of agents whose log had masks: the actions that may be taken now, and after the step; a row
+                    that allows nothing, as where the world ended, says nothing
     noise           of agents whose TD errors are those of drawn actions: drawn anew for each step by the caller
 
 A file cannot raise an error. So a step with numbers that are not finite, or too large, leaves the belief of its row as it was.
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -105,6 +108,12 @@ class Graph(nn.Module):
             found[named(layout, prefix, layout.picture)] = pixels
         return found
 
+    def masks(self, name: str, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Some masks, where the log had any."""
+        if not self.layout.masked:
+            return {}
+        return {name: torch.rand(rows, self.layout.num_actions, generator=generator) < 0.7}
+
     def state(self, rows: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Some beliefs, and histories where there are any."""
         found = {"belief": torch.randn(rows, self.agent.members, generator=generator).log_softmax(-1)}
@@ -119,11 +128,11 @@ class Act(Graph):
     def example(self, rows: int, seed: int = 0) -> dict[str, Tensor]:
         """Inputs of a batch."""
         generator = torch.Generator().manual_seed(seed)
-        return self.observations("obs", rows, generator) | self.state(rows, generator)
+        return self.observations("obs", rows, generator) | self.state(rows, generator) | self.masks("mask", rows, generator)
 
     def of(self, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """The action."""
-        obs = read(self.layout, "obs", given, given.get("history"))
+        obs = allowing(read(self.layout, "obs", given, given.get("history")), given.get("mask"))
         act = self.agent.act_average if self.behaviour.averages else self.agent.act
         return (act(obs, given["belief"]),)
 
@@ -170,6 +179,7 @@ class Observe(Graph):
             **self.observations("next_obs", rows, generator),
             "terminated": torch.rand(rows, generator=generator) < 0.2,
             **self.state(rows, generator),
+            **self.masks("next_mask", rows, generator),
             **noise,
         }
 
@@ -190,6 +200,7 @@ class Observe(Graph):
             place = torch.arange(both.shape[0]).unflatten(0, (2, -1))
             obs = Observations(obs.vector, both, place[0], obs.history)
             after = Observations(after.vector, both, place[1], after.history)
+        after = allowing(after, given.get("next_mask"))
         reward = given["reward"]
         none = torch.zeros_like(reward, dtype=torch.int64)
         return Batch(obs, given["action"], reward, after, given["terminated"].float(), none)
@@ -217,6 +228,11 @@ def drawing(given: Sequence[Tensor] | None) -> Iterator[None]:
 def sound(*columns: Tensor) -> Tensor:
     """[B, 1]: whether a row of these [B, ...] has numbers alone that are finite and not too large; False for NaN too."""
     return (torch.cat(columns, 1).abs() <= LARGEST).all(-1, keepdim=True)
+
+
+def allowing(obs: Observations, mask: Tensor | None) -> Observations:
+    """With the actions that may be taken; a row that allows nothing allows all."""
+    return obs if mask is None else replace(obs, allowed=mask | ~mask.any(1, keepdim=True))
 
 
 def named(layout: Layout, prefix: str, key: str) -> str:

@@ -46,7 +46,7 @@ class EnsembleMLP(nn.Module):
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
-        return kernels.mlp(x, [p.detach() for p in self.parameters()] if frozen else [*self.parameters()])
+        return kernels.mlp(x, [p.detach() for p in listed(self)] if frozen else listed(self))
 
     def chosen(self, x: Tensor, choose: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         """[B]: of all outputs for x [B, in] one a row, with its gradient by x and none by the weights.
@@ -54,7 +54,7 @@ class EnsembleMLP(nn.Module):
         choose: from all outputs [K, B, out] the member and the output of each row, [B] both. All members are asked; the
         gradient is that of the chosen one, worked out from the same pass.
         """
-        parameters = [*self.parameters()]
+        parameters = listed(self)
         with torch.no_grad():
             given = self.passes.activations(x.expand(self.members, *x.shape), parameters)
             member, output = choose(given[-1])
@@ -64,11 +64,14 @@ class EnsembleMLP(nn.Module):
 
     def input_gradients(self, x: Tensor, columns: slice) -> Tensor:
         """[K, B, columns]: the gradient of each member's first output by these columns of x; differentiable by the weights."""
-        gradients: Tensor = self.passes.input_gradients(x, [*self.parameters()], columns)
+        gradients: Tensor = self.passes.input_gradients(x, listed(self), columns)
         return gradients
 
     def ask_one(self, x: Tensor, member: Tensor) -> Tensor:
         """[B, out]: what the one member says that each row asks: x [B, in], member [B]."""
+        if len(x) == 1 and self.members > 1 and self.passes is kernels and not kernels.asks_all(x.device):
+            if not torch.is_grad_enabled():
+                return kernels.of_one(x, listed(self), int(member))
         return kernels.ask_one(self, self.members, x, member)
 
     def compile(self, *args: Any, **options: Any) -> None:
@@ -76,6 +79,12 @@ class EnsembleMLP(nn.Module):
         super().compile(*args, **options)
         plain = {name: getattr(kernels, name) for name in ("activations", "chosen_gradient", "input_gradients")}
         self.passes = SimpleNamespace(**{name: torch.compile(call, *args, **options) for name, call in plain.items()})
+
+
+def listed(net: EnsembleMLP | NormedMLP) -> list[nn.Parameter]:
+    """Weight, bias, weight, bias, ...: what `parameters()` gives, without a walk over all modules."""
+    layers: Any = net.layers
+    return [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
 
 
 class NormedMLP(nn.Module):
@@ -90,7 +99,7 @@ class NormedMLP(nn.Module):
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
-        return kernels.normed_mlp(x, [p.detach() for p in self.parameters()] if frozen else [*self.parameters()])
+        return kernels.normed_mlp(x, [p.detach() for p in listed(self)] if frozen else listed(self))
 
     def chosen(self, x: Tensor, choose: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         """[B]: of all outputs for x [B, in] one a row, with its gradient by x and none by the weights, as of `EnsembleMLP`."""

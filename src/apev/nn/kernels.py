@@ -6,7 +6,7 @@
     activations      plain_activations        what every layer gives, without gradients
     chosen_gradient  plain_chosen_gradient    the gradient by its input of the one output that each row asks of one member
     input_gradients  plain_input_gradients    the gradient by its input of each member's first output, differentiable again
-    ask_one          plain_ask_one            what the one member says that each row asks
+    ask_one, of_one  plain_ask_one            what the one member says that each row asks; `of_one` where there is one row
 
 On a CPU a few members at a time go through all layers, so that what one layer gives is still in the core's cache when the next
 one reads it. On a GPU all members go at once, and nothing is counted that the processor would have to wait for. Parameters are
@@ -27,6 +27,7 @@ from torch.autograd.function import once_differentiable
 from apev.machine import quick_products
 
 NARROW = 16  # columns of a matrix product that are few
+LARGE = 2**14  # entries of a matrix that takes long to read
 
 quick_products()  # before the first product, so that all of them are computed alike
 
@@ -95,12 +96,17 @@ def _activations(x: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
 
 def _output(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """[K, B, out]: the last of the activations, where nobody needs the others, which then never leave the cache."""
-    given = []
-    for h, *part in zip(*(whole.split(_chunk(x, parameters)) for whole in (x, *parameters)), strict=True):
-        for weight, bias in zip(part[:-2:2], part[1:-2:2], strict=True):
-            h = product(h, weight).add_(bias).relu_()
-        given.append(product(h, part[-2]).add_(part[-1]))
-    return torch.cat(given)
+    size = _chunk(x, parameters)
+    if size >= len(x):
+        return _through(x, parameters)
+    return torch.cat([_through(h, part) for h, *part in zip(*(whole.split(size) for whole in (x, *parameters)), strict=True)])
+
+
+def _through(h: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """[K, B, out] of all members at once."""
+    for weight, bias in zip(parameters[:-2:2], parameters[1:-2:2], strict=True):
+        h = product(h, weight).add_(bias).relu_()
+    return product(h, parameters[-2]).add_(parameters[-1])
 
 
 class _Chunked(torch.autograd.Function):
@@ -229,6 +235,23 @@ def ask_one(net: Callable[[Tensor], Tensor], members: int, rows: Tensor, member:
         return plain_ask_one(net, members, rows, member)
     groups = Groups.of(member, members)
     return groups.join(net(groups.split(rows)))
+
+
+def of_one(row: Tensor, parameters: Sequence[Tensor], member: int) -> Tensor:
+    """[1, out]: what one member says of one row [1, in], without gradient, to the last digit as `ask_one` rounds it.
+
+    Small products are made as often as there are members, for a stack of them rounds otherwise than one alone.
+    """
+    h = row
+    for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+        own, last = weight[member], weight is parameters[-2]
+        if own.numel() >= LARGE and own.shape[1] >= NARROW:
+            h = torch.mm(h, own)
+        else:
+            h = product(h.expand(len(weight), *h.shape), own.expand(len(weight), *own.shape))[0]
+        h = h.add_(bias[member])
+        h = h if last else h.relu_()
+    return h
 
 
 def asks_all(device: torch.device) -> bool:

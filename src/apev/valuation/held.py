@@ -179,5 +179,8 @@ def _repeated(step: Batch, times: int) -> Batch:
     many = [
         column.repeat(times, *[1] * (column.ndim - 1)) for column in (step.action, step.reward, step.terminated, step.group)
     ]
-    now, after = (Observations(part.vector.repeat(times, 1)) for part in (step.obs, step.next_obs))
+    now, after = (
+        Observations(part.vector.repeat(times, 1), allowed=None if part.allowed is None else part.allowed.repeat(times, 1))
+        for part in (step.obs, step.next_obs)
+    )
     return Batch(now, many[0], many[1], after, many[2], many[3])

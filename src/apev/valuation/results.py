@@ -101,8 +101,8 @@ class Estimates:
         return found[name]
 
     def ranked(self) -> list[Estimate]:
-        """The best first."""
-        return sorted(self.rows, key=lambda row: -row.value.value)
+        """The surely best first: by the lower end of their intervals, which a lucky guess about unknown actions does not lift."""
+        return sorted(self.rows, key=lambda row: -row.value.low)
 
     def table(self) -> Table:
         """For a terminal, 60 columns wide where names are short."""
