@@ -32,7 +32,7 @@ from scipy.stats import t as student
 import apev
 from apev.api import Extras
 from apev.data import Dataset, Sampler, scores
-from apev.data.blocks import BLOCK_ROWS
+from apev.data.blocks import BLOCK_ROWS, POOL_BLOCKS
 from apev.experiments.common.provenance import keep_answer
 from apev.files import read_json
 
@@ -44,8 +44,8 @@ def sampler(log: Dataset, way: str, batch_size: int, seed: int) -> Sampler:
     if way == "rows":
         return Sampler(log, batch_size=batch_size, seed=seed, draw="rows")
     share = int(way.removeprefix("part ")) if way.startswith("part ") else 0
-    pool = {"pool_blocks": max(1, len(log) // (BLOCK_ROWS * share))} if share else {}
-    return Sampler(log, batch_size=batch_size, seed=seed, draw="blocks", **pool)
+    pool = max(1, len(log) // (BLOCK_ROWS * share)) if share else POOL_BLOCKS
+    return Sampler(log, batch_size=batch_size, seed=seed, draw="blocks", pool_blocks=pool)
 
 
 def score(log: Dataset, algorithm: str, way: str, seed: int, asked: dict[str, Any]) -> float:
