@@ -310,6 +310,23 @@ def test_ray_tells_of_failures_and_stops_when_asked(log: str, undisturbed: Path,
     assert_same(undisturbed, tmp_path / "out")
 
 
+def test_a_cluster_sorts_a_folder_of_parquet(tmp_path: Path, cluster: Any) -> None:
+    pandas = pytest.importorskip("pandas", reason="pip install 'apev[tables]'")
+    for package in ("pyarrow", "duckdb"):
+        pytest.importorskip(package, reason="pip install 'apev[tables]'")
+    rng, rows = np.random.default_rng(0), 400
+    frame = pandas.DataFrame({"episode": np.arange(rows) // 10, "time": np.arange(rows), "x": rng.normal(size=rows)})
+    frame["action"], frame["reward"] = rng.choice(["a", "b"], size=rows), frame["x"]
+    frame = frame.sample(frac=1, random_state=0)
+    (tmp_path / "big").mkdir()
+    for number in range(4):
+        frame.iloc[number::4].to_parquet(tmp_path / "big" / f"{number}.parquet")
+    words = ["data", "convert", str(tmp_path / "big")]
+    main([*words, str(tmp_path / "one.apev"), "--shard-rows", "100"])
+    main([*words, str(tmp_path / "many.apev"), "--shard-rows", "100", "--ray", cluster.address])
+    assert Dataset.load(tmp_path / "many.apev").digest == Dataset.load(tmp_path / "one.apev").digest
+
+
 def test_no_cluster_is_told_of(log: str, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs the extra: pip install 'apev[ray]'")
     with pytest.raises(ConnectionError, match=r"no cluster answers there\. Fix"):

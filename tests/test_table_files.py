@@ -71,6 +71,22 @@ def test_a_file_is_read_as_the_table_that_was_written(name: str, tmp_path: Path,
     assert facts["observation_names"] == ["visit", "age", "basket"]
 
 
+def test_columns_as_people_name_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty column is not guessed to be seen, a command that is suggested can be pasted, what may be left out is said."""
+    rows = ["a,1,2.5,auf,1,anna,", "a,0,1.5,zu,2,,", "b,0,0.5,auf,3,bo,"]
+    path = write(tmp_path, "\n".join(["Schicht,t,Temp [°C],Ventil,Ertrag €,operator,comment", *rows]) + "\n", "pumps 2026.csv")
+    assert "apev data convert 'pumps 2026.csv' log.npz --episode" in call(capsys, "convert", path, tmp_path / "log.npz")[2]
+    words = ["--episode", "Schicht", "--action", "Ventil", "--reward", "Ertrag €"]
+    code, _, err = call(capsys, "convert", path, tmp_path / "log.npz", *words)
+    assert code == 0
+    assert "observations Temp [°C]; not read: operator comment" in err
+    assert Dataset.load(tmp_path / "log.npz").source["action_names"] == ["auf", "zu"]
+    code, _, err = call(capsys, "convert", path, tmp_path / "log.npz", *words, "--observations", "Temp [°C]", "operator")
+    assert code == 2
+    assert "operator, row 1: the value is missing. Fix: fill it in, or drop the row" in err
+    assert "name --observations without it" in err
+
+
 def test_an_obviously_named_table_needs_no_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, TEXT)
     code, out, err = call(capsys, "convert", path, tmp_path / "log.npz")

@@ -28,6 +28,10 @@ WORK = {
     "d4rl": "apev.experiments.d4rl.recipe:train_cell",
     "fleet": "apev.experiments.fleet.recipe:train_cell",
     "theory": "apev.experiments.theory.recipe:work_cell",
+    "convert look": "apev.data.formats.spread:look",
+    "convert contexts": "apev.data.formats.spread:one_context",
+    "convert spread": "apev.data.formats.spread:spread",
+    "convert gather": "apev.data.formats.spread:gather",
 }
 """Every function that a cell may name. Nothing else is run: a cell is data."""
 

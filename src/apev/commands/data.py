@@ -145,6 +145,11 @@ class Convert:
     memory: Annotated[str | None, tyro.conf.arg(metavar="SIZE")] = None
     """Of Parquet that becomes .apev: what sorting may use, such as 512MB, on top of some hundred megabytes for Python; 1GB
     unless given. What does not fit lies on the target's disk for a while."""
+    jobs: int | None = None
+    """Of Parquet that becomes .apev: sort it in parts, so many at a time, each in a process with --memory of its own."""
+    ray: str | None = None
+    """Of Parquet that becomes .apev: sort it in parts on Ray. 'local' starts it here, 'auto' joins the cluster of this machine,
+    HOST:PORT another one. All its machines must see SOURCE and TARGET."""
     episode: str | None = None
     """Of a table: the column with the id of a row's episode."""
     time: str | None = None
@@ -176,6 +181,8 @@ class Convert:
             columns=self.columns(),
             shard_rows=self.shard_rows,
             memory=None if self.memory is None else bytes_of(self.memory),
+            jobs=self.jobs,
+            ray=self.ray,
         )
         print(plain(f"wrote {self.target}: {io.load(self.target)!r}"))
 

@@ -57,7 +57,7 @@ def read(
     check_names(list(frame.columns), seen, acts, [reward, *optional[context is not None :]])
     named = [episode, time, *seen, *acts, reward, *allowed.values(), *optional]
     check_there(list(frame.columns), named)
-    _check_filled(frame, named)
+    _check_filled(frame, named, seen)
 
     ids, values = _ids(frame[episode])
     moments, instants = _times(frame[time])
@@ -154,12 +154,14 @@ def check_there(there: list[str], names: list[str]) -> None:
             raise DataError(str(name), problem, "name one of them" if not count else "rename all but one")
 
 
-def _check_filled(frame: Any, names: list[str]) -> None:
-    """A value in every row of these columns."""
+def _check_filled(frame: Any, names: list[str], seen: list[str]) -> None:
+    """A value in every row of these columns, of which `seen` could be left out."""
     for name in names:
         rows = np.flatnonzero(frame[name].isna().to_numpy())
         if len(rows):
-            raise DataError(name, "the value is missing", "fill it in, or drop the row: frame.dropna()", rows=rows)
+            fix = "fill it in, or drop the row: frame.dropna()"
+            fix += "; or name --observations without it" if name in seen else ""
+            raise DataError(name, "the value is missing", fix, rows=rows)
 
 
 def _ids(column: Any) -> tuple[np.ndarray, Any]:

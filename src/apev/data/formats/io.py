@@ -108,29 +108,44 @@ def convert(
     columns: Mapping[str, Any] | None = None,
     shard_rows: int | None = None,
     memory: int | None = None,
+    jobs: int | None = None,
+    ray: str | None = None,
 ) -> None:
     """Write `source` in the format that `target` says, after every check.
 
     HDF5, and Parquet that becomes .apev, is never held in memory as a whole; shard_rows, memory: see `sort.convert`.
+    jobs, ray: of Parquet that becomes .apev, sort it with several processes or machines (`apev.cells.sorting`).
     """
     kind, given = kind_of(target, reading=False), kind_of(source)
     sorts = given == "tables" or (given == "table" and kind == "folder" and Path(source).suffix.lower() == parquet.SUFFIX)
     if sorts:
         names = table.Names.of(columns or {})
         rows, limit = sort.SHARD_ROWS if shard_rows is None else shard_rows, sort.MEMORY if memory is None else memory
+        if kind == "folder" and (jobs, ray) != (None, None):
+            from apev.cells import sorting  # which trains, and so reads data
+
+            sorting.convert(Path(source), Path(target), names, shard_rows=rows, memory=limit, jobs=jobs, ray=ray)
+            return
         if kind == "folder":
             sort.convert(Path(source), Path(target), names, shard_rows=rows, memory=limit)
             return
+        _only_sorted(source, jobs=jobs, ray=ray)
         with tempfile.TemporaryDirectory(prefix="sorted-") as unpack:
             sort.convert(Path(source), Path(unpack) / "log.apev", names, shard_rows=rows, memory=limit)
             save(load(Path(unpack) / "log.apev"), target, compress=compress)
         return
-    if shard_rows is not None or memory is not None:
-        fix = "leave shard_rows and memory out (--shard-rows, --memory)"
-        raise DataError(Path(source).name, "is not sorted on disk: only Parquet that becomes .apev is", fix)
+    _only_sorted(source, shard_rows=shard_rows, memory=memory, jobs=jobs, ray=ray)
     if columns or given != "hdf5":
         save(load(source, horizon=horizon, columns=columns), target, compress=compress)
         return
     beside = None if kind == "minari" else Path(target).absolute().parent
     with tempfile.TemporaryDirectory(dir=beside, prefix=".unpacked-") as unpack:
         save(hdf5.read(Path(source), horizon, Path(unpack)).dataset(), target, compress=compress)
+
+
+def _only_sorted(source: str | os.PathLike[str], **given: Any) -> None:
+    """Refuse what only a sort on disk can use."""
+    if any(value is not None for value in given.values()):
+        options = ", ".join(f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None)
+        problem = "is not sorted on disk: only Parquet that becomes .apev is"
+        raise DataError(Path(source).name, problem, f"leave {options} out, or name a target that ends in .apev")

@@ -11,7 +11,7 @@ under names of our own: whatever the columns of a file are called, no name of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,6 @@ READ_BYTES = 1 << 18  # of a file at a time: a row group may be larger than memo
 NOWHERE = "__HIVE_DEFAULT_PARTITION__"  # what engines call the folder of missing values
 AGAIN = "write it again as Parquet with one row a step (DataFrame.to_parquet)"
 INDEX = "__index_level_"  # pandas keeps the numbers of shuffled rows under such names
-Only = Callable[[Any], Any]
-"""Which rows to take: a mask of values of the first key."""
 
 
 def arrow() -> Any:
@@ -193,11 +191,8 @@ class Plan:
         payload = [*self.observations, *self.action, self.reward, *self.flags.values(), *self.masks]
         return list(dict.fromkeys([*self.keys, *payload]))
 
-    def batches(self, only: Only | None = None) -> Iterator[Any]:
-        """Record batches to sort: k0, k1, ... are the keys, o0, ... observations, a0, ... actions, r, terminated, m0, ...
-
-        only: which rows to take, by the values of the first key; None takes all.
-        """
+    def batches(self) -> Iterator[Any]:
+        """Record batches to sort: k0, k1, ... are the keys, o0, ... observations, a0, ... actions, r, terminated, m0, ..."""
         pa = arrow()
         for file, _, found in self.tables.batches(self.columns):
             arrays: dict[str, Any] = {f"k{i}": found[name] for i, name in enumerate(self.keys)}
@@ -215,8 +210,7 @@ class Plan:
             arrays["r"] = pa.array(float32(found[self.reward], self.reward))
             given = self.flags | {f"m{i}": name for i, name in enumerate(self.masks)}
             arrays |= {role: pa.array(numbers(found[name], name) != 0) for role, name in given.items()}
-            batch = pa.record_batch(arrays)
-            yield batch if only is None else batch.filter(only(batch.column(0)))
+            yield pa.record_batch(arrays)
 
     def _codes(self, found: Mapping[str, Any], name: str, file: str) -> Any:
         pa = arrow()

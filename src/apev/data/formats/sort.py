@@ -5,7 +5,7 @@
 
 DuckDB sorts. It is a library in this process that keeps to a limit of memory and spills what is more to a folder that we name.
 Ray Data sorts across machines, but needs a running Ray even for one, and its sort holds blocks in an object store in shared
-memory.
+memory. What is larger than a machine is sorted by several that each do this with a part: `apev.data.formats.spread`.
 
 A file is only data. DuckDB opens none: it is handed batches that pyarrow has read, under names of our own. Files, extensions
 and its own settings are closed to it before it sees the first row.
@@ -25,7 +25,7 @@ from rich.console import Console
 
 from apev.data.formats import folder, shards, table
 from apev.data.formats.columns import header
-from apev.data.formats.parquet import BATCH, Only, Plan, Tables, arrow
+from apev.data.formats.parquet import BATCH, Plan, Tables, arrow
 from apev.data.formats.survey import survey
 from apev.data.validate import DataError
 from apev.files import brief
@@ -52,9 +52,7 @@ def convert(
     shard_rows: a shard ends with the first context that ends after so many rows.
     memory: bytes the sort may use; this process needs some hundred megabytes besides.
     """
-    if shard_rows < 1 or memory < LEAST_MEMORY:
-        problem = f"shard_rows is {shard_rows:,}, memory {memory:,} bytes"
-        raise ValueError(f"{problem}. Fix: at least 1 row and {LEAST_MEMORY // 10**6} MB.")
+    check_sizes(shard_rows, memory)
     console = console or Console(stderr=True, highlight=False)
     tables = Tables.open(source)
     roles, told = table.complete(tables.frame(), names, tables.name)
@@ -71,6 +69,13 @@ def convert(
             finish(partial, written)
 
 
+def check_sizes(shard_rows: int, memory: int) -> None:
+    """Refuse what no sort can keep to."""
+    if shard_rows < 1 or memory < LEAST_MEMORY:
+        problem = f"shard_rows is {shard_rows:,}, memory {memory:,} bytes"
+        raise ValueError(f"{problem}. Fix: at least 1 row and {LEAST_MEMORY // 10**6} MB.")
+
+
 def finish(partial: Path, written: list[str]) -> None:
     """Make one log of the shards; a single one takes the place of the folder."""
     if len(written) > 1:
@@ -82,16 +87,17 @@ def finish(partial: Path, written: list[str]) -> None:
 
 
 def sort(
-    plan: Plan, target: Path, shard_rows: int, memory: int, seen: Callable[[int], None], only: Only | None = None
+    plan: Plan, target: Path, shard_rows: int, memory: int, seen: Callable[[int], None], batches: Iterator[Any] | None = None
 ) -> list[str]:
     """Sort what a plan reads into shards of a folder, and return their names.
 
-    only: which rows to take, by the values of the first key.
+    batches: these rows instead, as `Plan.batches` gives them.
     """
     written: list[str] = []
     shard: Shard | None = None
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".sorting-") as spill:
-        for rows in stretches(plan, sorted_batches(plan, memory, spill, only)):
+        rows_in_order = sorted_batches(len(plan.keys), plan.batches() if batches is None else batches, memory, spill)
+        for rows in stretches(plan, rows_in_order):
             for part in rows.cut(shard_rows, 0 if shard is None else shard.rows):
                 if shard is None:
                     written.append(shards.name_of(len(written)))
@@ -119,7 +125,7 @@ def engine(memory: int, spill: str) -> Any:
         ) from error
     settings: dict[str, Any] = {
         "memory_limit": f"{memory // 1000}KB",
-        "threads": max(1, min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, memory // A_THREAD)),
+        "threads": max(1, min(threads(), memory // A_THREAD)),
         "temp_directory": spill,
         "preserve_insertion_order": False,
         "autoinstall_known_extensions": False,
@@ -132,6 +138,14 @@ def engine(memory: int, spill: str) -> Any:
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection
+
+
+def threads() -> int:
+    """Those that a sort may use; where others sort beside it, as many as it was given."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def query(words: str, batches: Iterator[Any], memory: int, spill: str) -> Iterator[Any]:
@@ -166,10 +180,10 @@ def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def sorted_batches(plan: Plan, memory: int, spill: str, only: Only | None = None) -> Iterator[Any]:
-    """What a plan reads, sorted by its keys."""
-    keys = ", ".join(f"k{i}" for i in range(len(plan.keys)))
-    return query(f"SELECT * FROM log ORDER BY {keys}", plan.batches(only), memory, spill)
+def sorted_batches(keys: int, batches: Iterator[Any], memory: int, spill: str) -> Iterator[Any]:
+    """Rows sorted by so many keys."""
+    names = ", ".join(f"k{i}" for i in range(keys))
+    return query(f"SELECT * FROM log ORDER BY {names}", batches, memory, spill)
 
 
 def check_contexts(plan: Plan, memory: int, beside: Path) -> None:

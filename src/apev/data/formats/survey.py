@@ -23,6 +23,15 @@ def survey(tables: Tables, roles: Mapping[str, Any], seen: Callable[[int], None]
 
     roles: which column is what, the arguments of `Dataset.from_frame`.
     """
+    checks = Checks.begin(tables, roles)
+    for file, first, found in tables.batches(checks.plan.columns):
+        checks.look(file, first, found)
+        seen(len(found[checks.plan.time]))
+    return checks.result()
+
+
+def drafted(tables: Tables, roles: Mapping[str, Any]) -> tuple[Plan, dict[str, str]]:
+    """The plan as far as names tell it, and {action: the column that allows it}."""
     observed, action = roles["observations"], roles["action"]
     looks = [observed] if isinstance(observed, str) else list(observed)
     acts = [action] if isinstance(action, str) else list(action)
@@ -36,11 +45,7 @@ def survey(tables: Tables, roles: Mapping[str, Any], seen: Callable[[int], None]
     frames.check_there(there, plan.columns)
     for name in plan.keys[:-1]:
         _check_id(tables.type(name), name)
-    checks = Checks(plan, alone=isinstance(action, str))
-    for file, first, found in tables.batches(plan.columns):
-        checks.look(file, first, found)
-        seen(len(found[plan.time]))
-    return checks.result(allowed, roles.get("masks"))
+    return plan, allowed
 
 
 def _check_id(kind: Any, name: str) -> None:
@@ -53,8 +58,14 @@ def _check_id(kind: Any, name: str) -> None:
 class Checks:
     """What the first pass has found so far."""
 
-    def __init__(self, plan: Plan, alone: bool) -> None:
-        self.plan, kind = plan, plan.tables.type
+    @classmethod
+    def begin(cls, tables: Tables, roles: Mapping[str, Any]) -> Checks:
+        """Before the first row."""
+        plan, allowed = drafted(tables, roles)
+        return cls(plan, isinstance(roles["action"], str), allowed, roles.get("masks"))
+
+    def __init__(self, plan: Plan, alone: bool, allowed: Mapping[str, str], prefix: str | None) -> None:
+        self.plan, self.allowed, self.prefix, kind = plan, allowed, prefix, plan.tables.type
         self.texts = {name: set[str]() for name in (*plan.observations, *plan.action[: int(alone)]) if is_text(kind(name))}
         only_keys = {*plan.keys} - {*plan.observations}
         self.numbers = [name for name in plan.columns if name not in self.texts and name not in only_keys]
@@ -88,14 +99,31 @@ class Checks:
                 self.lowest, self.highest = min(self.lowest, int(values.min())), max(self.highest, int(values.max()))
         for name, words in self.texts.items():
             words.update(pa.compute.unique(found[name]).to_pylist())
-            most = MOST_ACTIONS if name in self.plan.action else frames.MOST_CATEGORIES
-            if len(words) > most:
-                problem = f"has more than {most:,} different values, each of which would be an input or output of its own"
-                raise DataError(name, problem, "encode it as numbers, group rare ones, or leave it out")
+            self._check_words(name)
 
-    def result(self, allowed: Mapping[str, str], prefix: str | None) -> Plan:
+    def _check_words(self, name: str) -> None:
+        most = MOST_ACTIONS if name in self.plan.action else frames.MOST_CATEGORIES
+        if len(self.texts[name]) > most:
+            problem = f"has more than {most:,} different values, each of which would be an input or output of its own"
+            raise DataError(name, problem, "encode it as numbers, group rare ones, or leave it out")
+
+    def as_json(self) -> dict[str, Any]:
+        """All that was found, for who looks at other rows of the same table."""
+        words = {name: sorted(found) for name, found in self.texts.items()}
+        return {"words": words, "whole": self.whole, "lowest": self.lowest, "highest": self.highest}
+
+    def take(self, found: Mapping[str, Any]) -> Checks:
+        """Also count what others have found, as `as_json` tells it."""
+        for name, words in found["words"].items():
+            self.texts[name].update(words)
+            self._check_words(name)
+        self.whole = self.whole and found["whole"]
+        self.lowest, self.highest = min(self.lowest, found["lowest"]), max(self.highest, found["highest"])
+        return self
+
+    def result(self) -> Plan:
         """The plan, with all that was to be found."""
-        plan = self.plan
+        plan, allowed, prefix = self.plan, self.allowed, self.prefix
         words = {name: sorted(found) for name, found in self.texts.items()}
         acts = plan.action[0]
         labels = words.get(acts) if acts in self.texts and acts in plan.action else None

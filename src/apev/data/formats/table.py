@@ -10,7 +10,7 @@ Which column is what can be said, `Dataset.load("log.csv", episode="customer", .
     observations  every other column of numbers
 
 A guess is told in one line. Columns that are only known after the action (next_*, returns) are never guessed to be
-observations, and neither is `done`: it does not say whether the world or a clock ended the episode.
+observations, and neither are empty ones, nor `done`: it does not say whether the world or a clock ended the episode.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -132,7 +133,7 @@ def complete(frame: Any, names: Names, file: str) -> tuple[dict[str, Any], str]:
             sep.join(form.format(role) for role in lost) for sep, form in ((" ", "--{} COLUMN"), (", ", "{}=..."))
         )
         problem = f"the names of {file}'s columns do not say which is the {' and the '.join(lost)}: {there!s:.300}"
-        fix = f"name it: `apev data convert {file} log.npz {options}`, or Dataset.load({file!r}, {arguments})"
+        fix = f"name it: `apev data convert {quote(file)} log.npz {options}`, or Dataset.load({file!r}, {arguments})"
         raise DataError("table", problem, fix)
     left: list[str] = []
     if found["observations"] is None:
@@ -178,7 +179,8 @@ def _observations(frame: Any, there: Sequence[str], found: Mapping[str, Any]) ->
     if found["masks"] is not None:
         rest = [name for name in rest if not name.startswith(found["masks"])]
     unfit = {name for name in rest if _word(name) in roles or LATER.fullmatch(_word(name)) or NUMBERED.fullmatch(_word(name))}
-    fit = [name for name in rest if name not in unfit and numeric(frame[name])]
+    empty = {name for name in rest if len(frame) and frame[name].isna().all()}
+    fit = [name for name in rest if name not in unfit | empty and numeric(frame[name])]
     if not fit:
         fix = "name them: --observations COLUMN ..., observations=[...]; text becomes one-hot"
         raise DataError("observations", f"no column of numbers is left to be one; {list(there)!s:.300} are there", fix)
