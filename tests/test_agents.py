@@ -398,7 +398,7 @@ def test_scales_follow_the_errors_on_contexts_held_out_from_a_member() -> None:
     agent = apev(surprise="certain", likelihood="calibrated", bootstrap=0.5)
     agent.trains_on = torch.tensor([[True, False], [False, True]])
     errors = torch.tensor([[5.0, 3.0], [2.0, 7.0]])  # [rows, K]; row i is of context i
-    weight, held_out = agent.weigh(steps(ONE_STEP, ONE_STEP))
+    weight, held_out = agent.row_weights(steps(ONE_STEP, ONE_STEP))
     torch.testing.assert_close(weight, torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
     assert agent.scale.tolist() == [1.0, 1.0]  # asking who trains on what measures nothing
     for _ in range(600):
@@ -411,7 +411,7 @@ def test_a_scale_stays_where_it_is_while_a_batch_says_nothing_about_it() -> None
     agent = apev(surprise="certain", likelihood="calibrated", bootstrap=0.5)
     agent.trains_on = torch.tensor([[True, False], [True, False]])
     for _ in range(600):
-        agent.track_scale(torch.full((2, 2), 4.0), agent.weigh(steps(ONE_STEP, ONE_STEP))[1].T, 0.02)
+        agent.track_scale(torch.full((2, 2), 4.0), agent.row_weights(steps(ONE_STEP, ONE_STEP))[1].T, 0.02)
     assert float(agent.scale[1]) == pytest.approx(2.0, rel=1e-3)
     assert float(agent.scale[0]) == 1.0
 
@@ -502,7 +502,7 @@ def test_questions_leave_an_agent_as_it_was() -> None:
     batch = steps(*STEPS, group=[0, 0])
     before = {name: value.clone() for name, value in agent.state_dict().items()}
     errors = agent.td_errors(batch, uniform(agent, batch))
-    agent.weigh(batch)
+    agent.row_weights(batch)
     agent.draw_beliefs(batch, errors)
     careful = build("ape-v-sac", {"critics": 3}, puzzle("continuous"))
     kept = careful.scale.clone()
