@@ -218,6 +218,18 @@ def test_a_picture_that_changes_is_no_group_except_after_termination() -> None:
     assert build(blank).group.tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
 
 
+def test_episodes_of_one_row_beside_long_ones_are_not_all_that_is_held_out() -> None:
+    lengths = np.tile([100, 1], 10)
+    last = np.zeros(lengths.sum(), dtype=bool)
+    last[lengths.cumsum() - 1] = True
+    columns = {"observations": np.zeros((len(last), 1)), "actions": np.zeros((len(last), 1)), "rewards": np.zeros(len(last))}
+    data = Dataset.from_arrays(**columns, terminated=np.zeros(len(last), dtype=bool), truncated=last)  # type: ignore[arg-type]
+    for seed in range(5):
+        kept, held_out = data.split(0.05, seed)
+        assert len(held_out) in (50, 100)  # the end of every long episode, or one of them
+        assert len(kept) == len(data) - len(held_out)
+
+
 def test_split_holds_out_whole_contexts() -> None:
     episodes = np.repeat(np.arange(40), 3)
     picture = episodes % 20  # two episodes a picture

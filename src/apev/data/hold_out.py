@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+ENOUGH = 0.1  # of the rows that are wanted: contexts of a row beside some of a thousand give too few
+
 
 def held_out_rows(
     group: np.ndarray, episodes: np.ndarray, shown: np.ndarray, fraction: float, rng: np.random.Generator
@@ -17,7 +19,7 @@ def held_out_rows(
         rows = sizes[np.searchsorted(groups, chosen)].cumsum()
         # Contexts may differ in size: no more of them than the share needs.
         chosen = chosen[: max(1, int(np.searchsorted(rows, 2 * wanted, side="right")))]
-        if rows[len(chosen) - 1] <= max(2 * wanted, shown.sum() // 2):
+        if ENOUGH * wanted <= rows[len(chosen) - 1] <= max(2 * wanted, shown.sum() // 2):
             return shown & np.isin(group, chosen)
     ends = np.zeros(len(group), dtype=bool)
     numbers, starts = np.unique(episodes[shown], return_index=True)
