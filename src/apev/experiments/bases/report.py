@@ -30,7 +30,11 @@ def write_summary(folder: Path, *, made: bool = False) -> dict[str, Any]:
         logs = {
             name: of_log([line for line in lines if line["log"] == name]) for name in dict.fromkeys(ln["log"] for ln in lines)
         }
-        meta = provenance() if made else dict(old.get("meta", {}))
+        meta = dict(old.get("meta", {}))
+        if made:
+            now = provenance()
+            meta |= now | {"command": " && ".join(dict.fromkeys([*meta.get("command", "").split(" && "), now["command"]]))}
+            meta["command"] = meta["command"].removeprefix(" && ")
         meta["commits"] = sorted({line["commit"] for line in lines})
     summary = {"kind": "bases", "logs": logs, "meta": meta}
     write_json(folder / "summary.json", summary)
