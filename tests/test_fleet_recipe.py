@@ -16,7 +16,7 @@ from apev.cli import main
 from apev.envs.fleet.pendulum import pendulum_log
 from apev.experiments.fleet.kinds_page import write_picture
 from apev.experiments.fleet.recipe import cells, run
-from apev.experiments.fleet.report import numbers, show, store, write_summary
+from apev.experiments.fleet.report import numbers, policy_rows, show, store, write_summary
 from apev.experiments.fleet.rows import knowing, lines_of, played
 from apev.experiments.fleet.teachers import best_policy, taught_log, teach, teacher_folder
 from apev.experiments.fleet.worlds import WORLDS, World
@@ -66,6 +66,9 @@ def test_a_table_says_where_it_is_from(done: Path, tmp_path: Path) -> None:
     assert meta["command"] == "apev reproduce fleet --seeds 0 && apev reproduce fleet --seeds 1"
     assert meta["commit"].startswith("c0, c1")
     assert meta["runs"]["td3-bc-s1"]["updates"] == 2
+    heading, *lines = policy_rows(summary)  # rows of different numbers of seeds say how many
+    assert heading[-1] == "seeds"
+    assert {line[0]: line[-1] for line in lines} == {name: "2" if name == "TD3+BC" else "1" for name in (ln[0] for ln in lines)}
     assert set(meta["runs"]) == {"ape-v-labelled-s0", "td3-bc-s0", "bc-gru-s0", "td3-bc-s1"}
     show(done)
     store(done, tmp_path / "kept")

@@ -27,10 +27,13 @@ def write_summary(folder: Path, *, made: bool = False) -> dict[str, Any]:
     old = read_json(folder / "summary.json", fix=AGAIN) if (folder / "summary.json").exists() else {}
     with reading(path, AGAIN):
         lines = list(read_lines(path))
-        logs = {
-            name: of_log([line for line in lines if line["log"] == name]) for name in dict.fromkeys(ln["log"] for ln in lines)
-        }
-        meta = provenance() if made else dict(old.get("meta", {}))
+        names = dict.fromkeys(str(line["log"]) for line in lines)
+        logs = {name: of_log([line for line in lines if line["log"] == name]) for name in names}
+        meta = dict(old.get("meta", {}))
+        if made:
+            now = provenance()
+            commands = [*filter(None, str(meta.get("command", "")).split(" && ")), now["command"]]
+            meta |= now | {"command": " && ".join(dict.fromkeys(commands))}
         meta["commits"] = sorted({line["commit"] for line in lines})
     summary = {"kind": "bases", "logs": logs, "meta": meta}
     write_json(folder / "summary.json", summary)

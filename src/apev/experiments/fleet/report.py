@@ -179,8 +179,9 @@ MORE = {
     "steps_to_95": "steps to 95%",
     "steps_to_95_after": "steps after",
     "right": "right at the end",
+    "seeds": "seeds",
 }
-LEAST_TOLD = ("right at the end", "worst kind", "95% interval", "steps to 95%", "recovered")
+LEAST_TOLD = ("seeds", "right at the end", "worst kind", "95% interval", "steps to 95%", "recovered")
 
 
 def rows(summary: Mapping[str, Any]) -> Rows:
@@ -192,7 +193,10 @@ def rows(summary: Mapping[str, Any]) -> Rows:
 
 def policy_rows(summary: Mapping[str, Any]) -> Rows:
     """The heading, and a line a policy."""
-    more = [key for key in MORE if key == "steps_to_95" or any(key in row for row in summary["policies"].values())]
+    policies = summary["policies"].values()
+    more = [key for key in MORE if key == "steps_to_95" or any(key in row for row in policies)]
+    if len({row["seeds"] for row in policies}) == 1:  # said once, beside the table
+        more.remove("seeds")
     heading = ["policy", "return", "95% interval", "recovered", "worst kind", *(MORE[key] for key in more)]
     return [heading, *(cells_of(name, row, summary, more) for name, row in summary["policies"].items())]
 
