@@ -12,7 +12,9 @@ PYTHON is that of an environment with both peers, which pin other versions than 
 stable-baselines3`. Without it the peers are left out.
 
 Every contestant is a process of its own with one thread, and they take turns, so that a slow minute of the machine hits none of
-them alone. A round is the median of its calls; what counts is the median over rounds. The last line is JSON.
+them alone. A round is the median of its calls; what counts is the median over rounds. Each call is timed by the clock and by the
+processor time of its thread: on a quiet machine these are the same, on a busy one only the second says what a call costs. The
+last line is JSON.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ import numpy as np
 
 OBS, ACTIONS, HIDDEN = 17, 6, (256, 256)
 ROWS = 256  # observations that are taken in turn
+CPU = ", cpu"
 Calls = dict[str, Callable[[int], Any]]  # what is timed, by name; asked for step 0, 1, ...
 
 
@@ -64,14 +67,28 @@ def agents() -> dict[str, tuple[Callable[[], Any], int]]:
 
     few = Layout((("observation", OBS),), None, None, ACTIONS, True)
     box = Layout((("observation", OBS),), None, None, 0, True, (-1.0,) * ACTIONS, (1.0,) * ACTIONS)
+    kinds = TD3BCConfig(members=9, careful=2, evidence="model", world_columns=OBS + 1, floor=1e-6, hidden=HIDDEN)
     return {
         "ape-v, 5 members, discrete": (lambda: APEV(few, APEVConfig(members=5, support=0.3, hidden=HIDDEN)), 15),
         "dqn, 5 members, discrete": (lambda: DQN(few, DQNConfig(members=5, hidden=HIDDEN)), 5),
         "ape-v, 2 members, continuous": (lambda: TD3BC(box, TD3BCConfig(members=2, hidden=HIDDEN)), 1),
         "ape-v, 9 members, continuous": (lambda: TD3BC(box, TD3BCConfig(members=9, hidden=HIDDEN)), 1),
+        "ape-v, 9 kinds, continuous": (lambda: nine_kinds(box, kinds), 1),  # as `apev train` makes it of a log with nine
         "ape-v on sac, 9 members": (lambda: APEVSAC(box, APEVSACConfig(critics=10, hidden=HIDDEN)), 1),
         "bc, continuous": (lambda: BC(box, BCConfig(hidden=HIDDEN)), 1),
     }
+
+
+def nine_kinds(layout: Any, config: Any) -> Any:
+    """A member for each kind, and models of the kinds that predict every column and the reward."""
+    import torch
+
+    from apev.agents import TD3BC
+
+    agent = TD3BC(layout, config)
+    assert agent.worlds is not None
+    agent.worlds.units.kept.copy_(torch.arange(OBS + 1))
+    return agent
 
 
 def in_torch(name: str) -> Calls:
@@ -152,17 +169,19 @@ CONTESTANTS: dict[str, Callable[[str], Calls]] = {
 
 
 def work(kind: str, what: str) -> None:
-    """The process of one contestant: for each number of calls read, the median seconds of each thing that is timed."""
+    """The process of one contestant: for each number of calls read, the median seconds of each thing, by both clocks."""
     sys.stdout = sys.stderr  # what libraries print is not an answer
     calls = CONTESTANTS[kind](what)
     t = 0
     for line in sys.stdin:
-        seconds: dict[str, list[float]] = {name: [] for name in calls}
+        seconds: dict[str, list[float]] = {name + clock: [] for name in calls for clock in ("", CPU)}
         for _ in range(int(line)):
             for name, call in calls.items():
-                begin = time.perf_counter()
+                begin, spent = time.perf_counter(), time.thread_time()
                 call(t % ROWS)
+                spent = time.thread_time() - spent
                 seconds[name].append(time.perf_counter() - begin)
+                seconds[name + CPU].append(spent)
             t += 1
         answer = {name: statistics.median(found) for name, found in seconds.items()}
         sys.__stdout__.write(json.dumps(answer) + "\n")  # type: ignore[union-attr]
@@ -246,17 +265,21 @@ def main(options: Options) -> None:
     best = {name: {part: 1e6 * min(v) for part, v in found.items()} for name, found in rounds.items()}
     answer: dict[str, Any] = {}
     for name, (_, networks) in agents().items():
-        row = {f"{kind}_us": round(sum(typical[f"{kind}: {name}"].values()), 1) for kind in ("onnx", "torch")}
-        row |= {f"{kind}_best_us": round(sum(best[f"{kind}: {name}"].values()), 1) for kind in ("onnx", "torch")}
+        row = {}
+        for kind in ("onnx", "torch"):
+            for word, found in (("", typical), ("best_", best)):
+                parts = found[f"{kind}: {name}"]
+                row[f"{kind}_{word}us"] = round(parts["act"] + parts["observe"], 1)
+                row[f"{kind}_{word}cpu_us"] = round(parts["act" + CPU] + parts["observe" + CPU], 1)
         peer = "d3rlpy: discrete" if "discrete" in name else "d3rlpy: continuous"
         if peer in rounds:
-            ours, theirs = rounds[f"torch: {name}"]["act"], rounds[peer]["act"]
+            ours, theirs = rounds[f"torch: {name}"]["act" + CPU], rounds[peer]["act" + CPU]
             ratio = statistics.median(a / networks / b for a, b in zip(ours, theirs, strict=True))
             row["vs_d3rlpy"] = round(ratio, 3)
         answer[name] = row
-    table = Table("microseconds", "act", "observe", "best act", "best observe")
+    table = Table("microseconds", "act", "observe", "act, cpu", "observe, cpu")
     for name in rounds:
-        cells = [part[name].get(key) for part in (typical, best) for key in ("act", "observe")]
+        cells = [typical[name].get(key) for key in ("act", "observe", "act" + CPU, "observe" + CPU)]
         table.add_row(name, *("" if cell is None else f"{cell:.0f}" for cell in cells))
     Console().print(table)
     if options.out is not None:

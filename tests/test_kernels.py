@@ -125,3 +125,17 @@ def test_groups_ask_every_row_of_its_own_network(index: list[int]) -> None:
     everything = net(rows.expand(5, -1, -1))
     torch.testing.assert_close(groups.join(net(groups.split(rows))), everything[torch.tensor(index), torch.arange(len(index))])
     assert groups.slots.shape[1] == max(index.count(g) for g in range(5))
+
+
+@pytest.mark.parametrize(("members", "hidden", "outputs"), [(2, (256, 256), 6), (9, (256, 256), 3), (3, (16,), 20), (4, (), 2)])
+def test_one_row_asks_one_member_and_no_other(members: int, hidden: tuple[int, ...], outputs: int) -> None:
+    net = EnsembleMLP(members, 7, hidden, outputs)
+    with torch.no_grad():
+        for member in range(members):
+            row, asked = torch.randn(1, 7), torch.tensor([member])
+            torch.testing.assert_close(net.ask_one(row, asked), kernels.plain_ask_one(net, members, row, asked))
+    poisoned = EnsembleMLP(2, 7, (256, 256), 6)
+    for parameter in poisoned.parameters():
+        parameter.data[0] = torch.nan
+    with torch.no_grad():
+        assert bool(poisoned.ask_one(torch.randn(1, 7), torch.tensor([1])).isfinite().all())

@@ -145,22 +145,23 @@ class Policy:
         mask: bool [A], or [num_envs, A]: the discrete actions that may be chosen now; all unless given.
         """
         seen, single = self._read(obs)
-        seen = seen if mask is None else replace(seen, allowed=self._allowed("mask", mask, len(seen.vector)))
+        count = seen.vector.shape[0]
+        seen = seen if mask is None else replace(seen, allowed=self._allowed("mask", mask, count))
         inputs.observed("the observation", seen.vector)
         state = self.state
-        if len(state.log_belief) != len(seen.vector):
+        if state.log_belief.shape[0] != count:
             if state.obs is not None or state.asked:
                 raise ValueError(
-                    f"{len(seen.vector)} observations, but beliefs of {len(state.log_belief)} running episodes. "
-                    f"Fix: policy.reset(num_envs={len(seen.vector)}) where new ones begin."
+                    f"{count} observations, but beliefs of {len(state.log_belief)} running episodes. "
+                    f"Fix: policy.reset(num_envs={count}) where new ones begin."
                 )
-            state = self.state = PolicyState(self.start_belief(len(seen.vector)))
+            state = self.state = PolicyState(self.start_belief(count))
         self._single = single
         if self.behaviour.word == "random-member-step":
-            state.log_belief = self._random_member(len(seen.vector))
+            state.log_belief = self._random_member(count)
         features = self._features.of(seen)
         if state.history is None:
-            state.history = self.agent.start_history(len(seen.vector))
+            state.history = self.agent.start_history(count)
         seen = seen if state.history is None else replace(seen, history=state.history)
         state.obs = seen
         log_belief = self._committed(state) if self.behaviour.word in ("commit", "hold") else state.log_belief
@@ -170,7 +171,7 @@ class Policy:
             state.action = self.agent.act_average(seen, log_belief, deterministic, features, self._draws)
         else:
             state.action = self.agent.act(seen, log_belief, deterministic, features, self._draws)
-        state.waiting = torch.ones(len(seen.vector), dtype=torch.bool, device=log_belief.device)
+        state.waiting = torch.ones(count, dtype=torch.bool, device=log_belief.device)
         actions = state.action.cpu().numpy()
         if not self._single:
             return actions

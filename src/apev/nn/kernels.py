@@ -238,9 +238,10 @@ def ask_one(net: Callable[[Tensor], Tensor], members: int, rows: Tensor, member:
 
 
 def of_one(row: Tensor, parameters: Sequence[Tensor], member: int) -> Tensor:
-    """[1, out]: what one member says of one row [1, in], without gradient, to the last digit as `ask_one` rounds it.
+    """[1, out]: what one member says of one row [1, in], without gradient.
 
-    Small products are made as often as there are members, for a stack of them rounds otherwise than one alone.
+    At the default widths it rounds as `ask_one` does: a stack of small products rounds otherwise than one alone, so they are
+    made as often as there are members.
     """
     h = row
     for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
