@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 import apev
-from apev import tuning
 from apev.cli import main
 from apev.data import Dataset
 from apev.envs.fleet.customers import customers_log
 from apev.loop import Interrupted
 from apev.tuning import JOURNAL, REPORT, Tuned, search_space, tune
+from apev.valuation import fqe
 
 QUIET = Console(quiet=True)
 LOG = customers_log(40, seed=0)[0]
@@ -51,7 +51,7 @@ def test_trials_side_by_side_are_those_of_one_process_stopped_or_not(tmp_path: P
     LOG.save(tmp_path / "log.npz")
     how: dict[str, Any] = {"algorithms": ["bc", "iql"], "updates": 8, "fqe_updates": 8, "kinds": 1, "console": QUIET}
     two = tune(tmp_path / "log.npz", trials=4, out=tmp_path / "two", at_once=3, jobs=2, threads=1, **how)
-    fqe, calls = tuning.fqe, []
+    calls = []
 
     def second_time(*words: Any, **more: Any) -> Any:
         calls.append(words)
