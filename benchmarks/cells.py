@@ -6,8 +6,8 @@
 Each training has one thread. `trainings_per_hour` is by the clock on the wall, from the call to the last result, with the start
 of processes or of Ray: the cores must be free. `cell_seconds` is what a cell of one update takes when everything runs, a slope
 over their number; `start_seconds` what the first waits for. `ray_seconds_a_cell` is Ray's slope less that of our own processes.
-`load` is how many processes wanted a core before each way began: where others use the machine, two jobs get a larger share of it,
-and only the ways with as many jobs can be compared. All ways must give the same weights, or the benchmark stops.
+`load` is how many processes wanted a core before each way began: where others use the machine, two jobs get a larger share of
+it, and only the ways with as many jobs can be compared. All ways must give the same weights, or the benchmark stops.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_the_wheel_runs_the_smallest_demo(packages: tuple[Path, Path], tmp_path:
     """In an environment that holds nothing but the wheel; what it depends on is lent from this one, not downloaded."""
     venv.create(tmp_path / "empty", with_pip=False)
     scripts = tmp_path / "empty" / ("Scripts" if sys.platform == "win32" else "bin")
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "empty")}))
+    site = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(tmp_path / "empty")}))
     install: list[str | Path] = [sys.executable, "-m", "pip", "--python", scripts / "python", "install", "-q", "--no-deps"]
     subprocess.run([*install, "--no-index", packages[1]], capture_output=True, check=True, timeout=300)
     (site / "lent.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
