@@ -6,7 +6,8 @@
 Each training has one thread. `trainings_per_hour` is by the clock on the wall, from the call to the last result, with the start
 of processes or of Ray: the cores must be free. `cell_seconds` is what a cell of one update takes when everything runs, a slope
 over their number; `start_seconds` what the first waits for. `ray_seconds_a_cell` is Ray's slope less that of our own processes.
-All ways must give the same weights, or the benchmark stops.
+`load` is how many processes wanted a core before each way began: where others use the machine, two jobs get a larger share of
+it, and only the ways with as many jobs can be compared. All ways must give the same weights, or the benchmark stops.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -89,8 +91,10 @@ def main() -> None:
         log = Path(folder) / "log.npz"
         Dataset.example("cartpole").save(log)
         turns = [(way, count) for _ in range(asked.rounds) for way in asked.ways for count in (None, FEW, MORE)]
+        load: dict[str, list[float]] = {way: [] for way in asked.ways}
         for way, count in track(turns, "cells", console=Console(stderr=True)):
             if count is None:
+                load[way].append(round(os.getloadavg()[0], 1))
                 found[way].append(seconds(way, log, asked.cells, asked.updates, weights[asked.updates]))
             else:
                 small[way][count].append(seconds(way, log, count, 1, weights[1]))
@@ -101,7 +105,7 @@ def main() -> None:
     for cpus, other in (("Ray, 1 CPU", "one process"), ("Ray, 2 CPUs", "2 jobs")):
         if {cpus, other} <= slope.keys():
             answer.setdefault("ray_seconds_a_cell", {})[cpus] = round(slope[cpus] - slope[other], 3)
-    answer |= {"cells": asked.cells, "updates": asked.updates, "rounds": asked.rounds, "cores": cores()}
+    answer |= {"cells": asked.cells, "updates": asked.updates, "rounds": asked.rounds, "cores": cores(), "load": load}
     keep_answer(asked.out, answer)
     print(json.dumps(answer))
 

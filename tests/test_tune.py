@@ -15,6 +15,7 @@ from apev.data import Dataset
 from apev.envs.fleet.customers import customers_log
 from apev.loop import Interrupted
 from apev.tuning import JOURNAL, REPORT, Tuned, search_space, tune
+from apev.valuation import fqe
 
 QUIET = Console(quiet=True)
 LOG = customers_log(40, seed=0)[0]
@@ -43,6 +44,30 @@ def test_a_stopped_search_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypa
     assert parts.trials == whole.trials
     assert parts.run.name == whole.run.name
     assert isinstance(apev.load(parts.run), apev.Policy)
+
+
+def test_trials_side_by_side_are_those_of_one_process_stopped_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three at a time, from a log in memory and from a file, in one process and in two."""
+    LOG.save(tmp_path / "log.npz")
+    how: dict[str, Any] = {"algorithms": ["bc", "iql"], "updates": 8, "fqe_updates": 8, "kinds": 1, "console": QUIET}
+    two = tune(tmp_path / "log.npz", trials=4, out=tmp_path / "two", at_once=3, jobs=2, threads=1, **how)
+    calls = []
+
+    def second_time(*words: Any, **more: Any) -> Any:
+        calls.append(words)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return fqe(*words, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("apev.tuning.fqe", second_time)
+        with pytest.raises(Interrupted, match="1 of 4 trials"):
+            search(tmp_path / "one", 4, at_once=3, jobs=1, threads=1)
+    one = search(tmp_path / "one", 4, at_once=3, jobs=1, threads=1)
+    assert one.trials == two.trials
+    assert [trial["run"] for trial in one.trials] == [f"trial-{number}" for number in range(4)]
+    with pytest.raises(ValueError, match="at_once was 3, now 1"):
+        search(tmp_path / "one", 5)
 
 
 def test_the_report_has_every_trial_and_the_journal_is_json(tmp_path: Path) -> None:

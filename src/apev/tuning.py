@@ -5,7 +5,8 @@ r"""`apev.tune`: search algorithms and settings on a log, and pick by value on c
 
 The search is Optuna's (TPE). Its journal is a file of JSON lines in OUT, written and read by `files.py`: nothing in it is code.
 Each trial's settings depend on the seed and on the trials before it alone, so a search that was stopped goes on as if it had
-not been; a trial that was cut short resumes its training.
+not been; a trial that was cut short resumes its training. Trials that are suggested together do not know of each other: they
+are cells (`apev.cells`), which run side by side here or on Ray.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from rich.table import Table
 
 from apev.agents import ALGORITHMS
 from apev.api import train
+from apev.cells import Cell, run_cells
+from apev.cells.cell import log_at
+from apev.cells.runner import check
 from apev.data import Dataset
 from apev.experiments.common.html import header, html_table, section, whole_page
 from apev.files import append_line, inside, read_json, read_lines, write_json, write_lines, write_text
@@ -35,7 +39,8 @@ from apev.worlds.files import KINDS
 from apev.worlds.files import load as load_kinds
 from apev.worlds.files import save as save_kinds
 
-JOURNAL, REPORT, ASKED = "journal.jsonl", "tune.json", "asked.json"
+JOURNAL, REPORT, ASKED, LOG = "journal.jsonl", "tune.json", "asked.json", "log.npz"
+ON_RAY = 4  # trials suggested together, unless told
 INSTALL = "tuning needs Optuna. Fix: pip install 'apev[tune]'."
 SHARES = (0.25, 0.5, 1.0)  # of the updates
 
@@ -134,6 +139,10 @@ def tune(
     fqe_updates: int | None = None,
     seed: int = 0,
     device: str = "cpu",
+    at_once: int | None = None,
+    jobs: int | None = None,
+    threads: int | None = None,
+    ray: str | None = None,
     console: Console | None = None,
 ) -> Tuned:
     """Try algorithms and settings on a log; the best is the one whose value on held-out contexts is surely the highest.
@@ -146,6 +155,9 @@ def tune(
     held_out: share of the log, in whole contexts where there are many, that no trial learns from.
     kinds: how many kinds of contexts the log holds, where that is known; 1: do not look for any.
     gamma, fqe_updates: of the fitted Q evaluation, see `apev.fqe`.
+    at_once: trials that are suggested together, before any of them is known, and tried side by side: as many as jobs unless
+        given, 4 on Ray. Another number is another search; another number of jobs is not.
+    jobs, threads, ray: how many side by side, and where, see `apev.cells.run_cells`.
     """
     try:
         import optuna
@@ -155,9 +167,13 @@ def tune(
     log, folder = data if isinstance(data, Dataset) else Dataset.load(data), Path(out)
     if trials < 1 or updates < 4:
         raise ValueError(f"trials is {trials}, updates {updates}. Fix: at least 1 and 4.")
+    together = at_once or jobs or (1 if ray is None else ON_RAY)
+    check(jobs, threads, ray)
+    if together < 1:
+        raise ValueError(f"at_once is {together}. Fix: at least 1.")
     space = search_space(log, algorithms)
     asked = {"data_digest": log.digest, "algorithms": [*space], "updates": updates, "held_out": held_out, "gamma": gamma}
-    asked |= {"seed": seed, "fqe_updates": fqe_updates, "kinds": kinds}
+    asked |= {"seed": seed, "fqe_updates": fqe_updates, "kinds": kinds, "at_once": together}
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
         check_asked(folder, asked)
@@ -167,33 +183,46 @@ def tune(
         storage = optuna.storages.JournalStorage(journal_in(folder / JOURNAL))
         study = optuna.create_study(storage=storage, study_name="tune", direction="maximize", load_if_exists=True)
 
-        def judge(trial: Any, about: dict[str, Any]) -> None:
-            """Train and value one trial."""
-            settings = {name: value for name, value in about["settings"].items() if name != "updates"}
-            how: dict[str, Any] = {"seed": seed, "device": device, "console": console}
-            steps, run = about["settings"]["updates"], folder / about["run"]
-            try:
-                policy = train(
-                    kept, about["algorithm"], out=run, updates=steps, resume=True, kinds=worlds.count, **how, **settings
-                )
-                valued = fqe({run.name: policy}, rest, gamma=gamma, updates=fqe_updates, frozen=False, kinds=worlds, **how)
-            except (ValueError, TrainingError) as error:  # of this trial; the others go on
-                trial.set_user_attr("found", about | {"error": str(error)})
+        how: dict[str, Any] = {"seed": seed, "device": device, "gamma": gamma, "fqe_updates": fqe_updates}
+
+        def note(trial: Any, found: dict[str, Any]) -> None:
+            """Keep what came of a trial."""
+            trial.set_user_attr("found", found)
+            if "error" in found:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
-                console.print(f"[yellow]{markup(str(error))}[/yellow]")
-                return
-            found = valued.rows[0]
-            trial.set_user_attr("found", about | {"score": found.value.low, "values_are": valued.unit()} | found.as_json())
-            study.tell(trial, found.value.low)
+                console.print(f"[yellow]{markup(str(found['error']))}[/yellow]")
+            else:
+                study.tell(trial, found["score"])
+            results(folder, study).write()
+
+        asked_for: dict[str, tuple[Any, str, dict[str, Any]]] = {}
+
+        def heard(cell: Cell, found: dict[str, Any]) -> None:
+            """From a trial that ran beside others."""
+            note(asked_for[cell.name][0], found)
 
         try:
-            while (trial := next_trial(study, [*space], trials, seed)) is not None:
-                algorithm = trial.suggest_categorical("algorithm", [*space])
-                steps = max(1, int(updates * trial.suggest_categorical("share", list(SHARES))))
-                settings = {"updates": steps} | space[algorithm](trial)
-                console.print(markup(f"trial {trial.number + 1} of {trials}: {algorithm}, {told(settings)}"))
-                judge(trial, {"run": f"trial-{trial.number}", "algorithm": algorithm, "settings": settings})
-                results(folder, study).write()
+            while chosen := next_trials(study, [*space], trials, seed, together):
+                asked_for.clear()
+                for trial in chosen:
+                    algorithm = trial.suggest_categorical("algorithm", [*space])
+                    steps = max(1, int(updates * trial.suggest_categorical("share", list(SHARES))))
+                    settings = {"updates": steps} | space[algorithm](trial)
+                    console.print(markup(f"trial {trial.number + 1} of {trials}: {algorithm}, {told(settings)}"))
+                    asked_for[f"trial-{trial.number}"] = trial, algorithm, settings
+                if together == 1:
+                    for run, (trial, algorithm, settings) in asked_for.items():
+                        note(trial, judged(folder / run, kept, rest, worlds, algorithm, settings, console=console, **how))
+                    continue
+                if isinstance(data, Dataset) and not (folder / LOG).exists():
+                    log.save(folder / LOG)
+                path = str(Path(folder / LOG if isinstance(data, Dataset) else data).absolute())
+                cells = [
+                    Cell(run, "tune", how | given | {"data": path, "held_out": held_out}, folder / run, device=device)
+                    for run, (_, algorithm, settings) in asked_for.items()
+                    for given in [{"algorithm": algorithm, "settings": settings}]
+                ]
+                run_cells(cells, jobs=jobs, threads=threads, ray=ray, finished=heard, console=console)
         except (KeyboardInterrupt, Interrupted):
             done = len([trial for trial in study.trials if trial.state.is_finished()])
             raise Interrupted(f"stopped after {done} of {trials} trials, kept in {folder}. The same command goes on.") from None
@@ -202,21 +231,58 @@ def tune(
         return tuned
 
 
-def next_trial(study: Any, names: list[str], trials: int, seed: int) -> Any:
-    """The trial that a stopped search was in, or a new one: each algorithm once, then what Optuna suggests; None: no more."""
+def judged(
+    run: Path,
+    kept: Dataset,
+    rest: Dataset,
+    worlds: Kinds,
+    algorithm: str,
+    settings: Mapping[str, Any],
+    *,
+    seed: int,
+    device: str,
+    gamma: float | None,
+    fqe_updates: int | None,
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Train and value one trial; what is known of it then, or why it failed."""
+    about: dict[str, Any] = {"run": run.name, "algorithm": algorithm, "settings": dict(settings)}
+    given = {name: value for name, value in settings.items() if name != "updates"}
+    how: dict[str, Any] = {"seed": seed, "device": device, "console": console}
+    try:
+        policy = train(kept, algorithm, out=run, updates=settings["updates"], resume=True, kinds=worlds.count, **how, **given)
+        valued = fqe({run.name: policy}, rest, gamma=gamma, updates=fqe_updates, frozen=False, kinds=worlds, **how)
+    except (ValueError, TrainingError) as error:  # of this trial; the others go on
+        return about | {"error": str(error)}
+    found = valued.rows[0]
+    return about | {"score": found.value.low, "values_are": valued.unit()} | found.as_json()
+
+
+def trial_cell(folder: Path, data: str, held_out: float, seed: int, **given: Any) -> dict[str, Any]:
+    """A trial as a cell, beside the folders of others; the kinds of the log lie there too."""
+    kept, rest = log_at(data).split(held_out, seed)
+    return judged(folder, kept, rest, load_kinds(folder.parent), seed=seed, **given)
+
+
+def next_trials(study: Any, names: list[str], trials: int, seed: int, together: int) -> list[Any]:
+    """Those that a stopped search was in, or so many new ones: each algorithm once, then what Optuna suggests."""
     import optuna
 
-    running = study.get_trials(states=(optuna.trial.TrialState.RUNNING,))
+    def sampler(place: int) -> Any:
+        # a sampler for each trial: what it suggests depends on the seed and the trials before, not on who made them
+        return optuna.samplers.TPESampler(seed=1000 * seed + place, n_startup_trials=len(names) + 2)
+
+    if running := study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
+        study.sampler = sampler(running[0].number)
+        return [optuna.trial.Trial(study, trial._trial_id) for trial in running]
     done = len([trial for trial in study.trials if trial.state.is_finished()])
-    # a sampler for each trial: what it suggests depends on the seed and the trials before, not on who made them
-    study.sampler = optuna.samplers.TPESampler(seed=1000 * seed + done, n_startup_trials=len(names) + 2)
-    if running:
-        return optuna.trial.Trial(study, running[0]._trial_id)
-    if done >= trials:
-        return None
-    if done < len(names):
-        study.enqueue_trial({"algorithm": names[done], "share": 1.0}, skip_if_exists=True)
-    return study.ask()
+    chosen = []
+    for place in range(done, min(trials, done + together)):
+        study.sampler = sampler(place)
+        if place < len(names):
+            study.enqueue_trial({"algorithm": names[place], "share": 1.0}, skip_if_exists=True)
+        chosen.append(study.ask())
+    return chosen
 
 
 def told(settings: Mapping[str, Any]) -> str:
@@ -247,6 +313,7 @@ def check_asked(folder: Path, asked: Mapping[str, Any]) -> None:
     path = folder / ASKED
     if path.exists():
         before = read_json(inside(folder, ASKED))
+        before = {"at_once": 1} | before  # searches that began before there was a choice
         differ = [f"{key} was {before.get(key)!r}, now {asked[key]!r}" for key in asked if before.get(key) != asked[key]]
         if differ:
             raise ValueError(f"{folder} holds a search that began otherwise ({', '.join(differ)}). Fix: another folder.")

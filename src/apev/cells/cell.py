@@ -21,6 +21,7 @@ from apev.progress import told_to
 WORK = {
     "train": "apev.cells.cell:train",
     "apev train": "apev.commands.train:train_cell",
+    "tune": "apev.tuning:trial_cell",
     "locked-doors": "apev.experiments.locked_doors.cells:train_cell",
     "locked-doors seed": "apev.experiments.locked_doors.cells:seed_cell",
     "procgen": "apev.experiments.procgen.cells:train_cell",

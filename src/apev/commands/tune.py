@@ -9,12 +9,12 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from apev.machine import Machine
+from apev.cells import Machines
 from apev.tuning import REPORT, tune
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tune(Machine):
+class Tune(Machines):
     """Try algorithms and settings on a log, value each on contexts that none learned from, and name the best.
 
     Ctrl-C stops; the same command goes on. Needs Optuna: pip install 'apev[tune]'.
@@ -36,6 +36,9 @@ class Tune(Machine):
     """Discount of the values that trials are judged by, as for `apev fqe`."""
     kinds: int | None = None
     """How many kinds of contexts the log holds, where that is known; 1: do not look for any."""
+    at_once: int | None = None
+    """Trials that are suggested together, before any of them is known, and tried side by side: as many as --jobs unless given,
+    4 with --ray. Another number is another search."""
     seed: int = 0
     """Decides every random number."""
 
@@ -53,6 +56,10 @@ class Tune(Machine):
             kinds=self.kinds,
             seed=self.seed,
             device=self.device,
+            at_once=self.at_once,
+            jobs=self.jobs,
+            threads=self.threads,
+            ray=self.ray,
         )
         Console(highlight=False).print(found.table())
         print(f"all trials: {self.out / REPORT}, {self.out / 'tune.html'}")
