@@ -12,9 +12,9 @@ PYTHON is that of an environment with both peers, which pin other versions than 
 stable-baselines3`. Without it the peers are left out.
 
 Every contestant is a process of its own with one thread, and they take turns, so that a slow minute of the machine hits none of
-them alone. A round is the median of its calls; what counts is the median over rounds. Each call is timed by the clock and by the
-processor time of its thread: on a quiet machine these are the same, on a busy one only the second says what a call costs. The
-last line is JSON.
+them alone. A round is the median of its calls; what counts is the median over rounds. Each call is timed by the clock and by
+the processor time of its thread (cpu_us), which leaves out waiting for the processor, though not what others do to its caches.
+The last line is JSON.
 """
 
 from __future__ import annotations

@@ -150,3 +150,17 @@ def test_a_single_environment_takes_plain_numbers() -> None:
     assert policy.belief.shape == (2,)
     policy.act(np.zeros(2))
     policy.observe(1, np.zeros(2), 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_array_that_is_used_again_does_not_change_what_was_seen(dtype: Any) -> None:
+    """Some environments return one array and change it in place."""
+    beliefs = []
+    for reused in (True, False):
+        policy = Policy(DQN(VECTOR, DQNConfig(members=K, hidden=(8,)), seed=1))
+        obs = np.ones(2, dtype)
+        policy.act(obs)
+        obs[:] = -2 if reused else 1
+        policy.observe(1.0, np.full(2, -2, dtype), False)
+        beliefs.append(policy.belief)
+    np.testing.assert_array_equal(*beliefs)

@@ -19,9 +19,9 @@ LARGEST = 1e18  # squared, it is still a number that float32 can hold
 
 def read(obs: Any, layout: Layout, device: torch.device) -> tuple[Observations, bool]:
     """Raw observations as the networks read them, and whether they were those of a single environment."""
-    if type(obs) is np.ndarray and obs.dtype == np.float32 and obs.ndim == 1 and layout.bare and layout.picture is None:
-        if obs.shape[0] == layout.vectors[0][1] > 1:  # what one environment sends a thousand times a second
-            return Observations(torch.from_numpy(obs[None].copy()).to(device)), True
+    usual_type = type(obs) is np.ndarray and obs.dtype == np.float32 and obs.ndim == 1
+    if usual_type and layout.bare and layout.picture is None and obs.shape[0] == layout.vectors[0][1] > 1:
+        return Observations(torch.from_numpy(obs[None].copy()).to(device)), True  # no more than one environment needs
     key = layout.picture or layout.vectors[0][0]
     if not layout.bare:
         layout.check(obs)

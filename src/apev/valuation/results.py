@@ -101,7 +101,7 @@ class Estimates:
         return found[name]
 
     def ranked(self) -> list[Estimate]:
-        """The surely best first: by the lower end of their intervals, which a lucky guess about unknown actions does not lift."""
+        """The surely best first: by the lower end of their intervals, which a lucky guess about unknown actions lifts less."""
         return sorted(self.rows, key=lambda row: -row.value.low)
 
     def table(self) -> Table:
