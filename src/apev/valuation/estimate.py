@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from scipy.stats import t as student
+from scipy.special import stdtrit
 from torch import Tensor
 
 from apev.data import Dataset
@@ -182,7 +182,7 @@ def _fitted(
 
 def _interval(value: Tensor, again: Tensor) -> Interval:
     """95% by the spread of the resamples' values, with Student's t for there are few."""
-    reach = float(student.ppf(0.975, len(again) - 1)) * float(again.std())
+    reach = float(stdtrit(len(again) - 1, 0.975)) * float(again.std())
     return Interval(float(value), float(value) - reach, float(value) + reach)
 
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from scipy.stats import t as student
+from scipy.special import stdtrit
 from torch import Tensor
 
 from apev.worlds.models import WorldModels
@@ -38,7 +38,7 @@ class Tried:
         """Whether knowing the kind predicts better, surely, and by something that matters."""
         if self.contexts < 2 or self.share < MATTERS:
             return False
-        return self.gain > float(student.ppf(1 - DOUBT, self.contexts - 1)) * self.error
+        return self.gain > float(stdtrit(self.contexts - 1, 1 - DOUBT)) * self.error
 
 
 @dataclass(frozen=True)
