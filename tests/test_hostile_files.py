@@ -245,7 +245,7 @@ def test_weights_and_bounds_are_finite(policy: Path, tmp_path: Path) -> None:
     box = Policy(APEVSAC(BOX, APEVSACConfig(critics=3, hidden=(8,)))).save(tmp_path / "box")
     about = json.loads((box / "policy.json").read_text())
     about["layout"]["action_high"] = [float("inf")]
-    files.write_json(box / "policy.json", {k: v for k, v in about.items() if k != "sha256"})
+    files.write_json(box / "policy.json", {k: v for k, v in about.items() if k != "sha256"}, checksum=True)
     with pytest.raises(FileError, match="bounds of its actions"):
         apev.load(box)
 
@@ -281,7 +281,7 @@ def test_a_description_that_does_not_fit_is_refused_before_memory_is_taken(polic
     about.pop("sha256")
     for key, value in change.items():
         about[key] = about[key] | value if isinstance(value, dict) else value
-    (policy / "policy.json").write_text(json.dumps(about))
+    files.write_json(policy / "policy.json", about, checksum=True)
     with pytest.raises(FileError, match="Fix:"):
         apev.load(policy)
 

@@ -16,6 +16,7 @@ import apev
 from apev import belief as beliefs
 from apev.agents import DQN, DQNConfig
 from apev.data import Batch, Layout, Observations
+from apev.files import write_json
 from apev.policy import Policy, PolicyState
 
 K = 3
@@ -445,9 +446,8 @@ def test_load_names_the_mistake(tmp_path: Path) -> None:
     Policy(dqn()).save(tmp_path / "run" / "policy")
     assert apev.load(tmp_path / "run").members == K  # a run folder will do
     about = json.loads((tmp_path / "run/policy/policy.json").read_text())
-    (tmp_path / "run/policy/policy.json").write_text(
-        json.dumps({k: v for k, v in about.items() if k != "sha256"} | {"agent": "dreamer"})
-    )
+    about = {k: v for k, v in about.items() if k != "sha256"} | {"agent": "dreamer"}
+    write_json(tmp_path / "run/policy/policy.json", about, checksum=True)
     with pytest.raises(ValueError, match="dreamer"):
         apev.load(tmp_path / "run")
 
