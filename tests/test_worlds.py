@@ -73,6 +73,13 @@ def test_two_kinds_are_found_without_labels(fleet: tuple[Dataset, np.ndarray, ap
     assert "adapting can pay" in found.in_words()
 
 
+def test_a_sorting_that_leaves_many_out_is_called_doubtful(fleet: tuple[Dataset, np.ndarray, apev.Kinds]) -> None:
+    _, _, found = fleet
+    assert "no good" not in found.in_words()
+    left_out = np.where(np.arange(len(found.kind)) % 3 == 0, -1, found.kind)
+    assert "so many fit no kind" in replace(found, kind=left_out).in_words()
+
+
 def test_a_log_of_one_kind_is_of_one_kind() -> None:
     log, _ = pushers(kinds=1)
     found = apev.kinds(log, most=3, console=QUIET)

@@ -20,6 +20,7 @@ from apev.worlds.traces import Trace, traces
 
 TELLING = 0.05  # columns that bring less of the evidence are not named
 NAMED = 4
+DOUBTFUL = 0.25  # share of the contexts that are of no kind, above which the verdict is doubtful
 MOST_COLUMNS = 6  # in the table
 
 
@@ -71,7 +72,10 @@ class Kinds:
         told = " and ".join(name for name, share in self.columns[:NAMED] if share >= TELLING) or "many columns"
         steps = "" if math.isinf(self.steps_to_95) else f", and 95% sure within {self.steps_to_95:.0f} (median)"
         known = f"after half an episode ({self.length / 2:.0f} steps) the right one is believed at {self.halfway:.0%}{steps}"
-        return f"{found}, told apart by {told}; {known}: adapting can {'' if self.pays else 'hardly '}pay."
+        verdict = f"{found}, told apart by {told}; {known}: adapting can {'' if self.pays else 'hardly '}pay."
+        if self.of_no_kind > DOUBTFUL * len(self.kind):
+            verdict += " But so many fit no kind that the sorting may be no good: compare with kinds=1, or search a larger log."
+        return verdict
 
     def __str__(self) -> str:
         return self.in_words()

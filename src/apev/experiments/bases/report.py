@@ -44,6 +44,9 @@ def of_log(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """What is said of one log."""
     names = list(dict.fromkeys(line["algorithm"] for line in lines))
     by = {name: {int(line["seed"]): line["returns"] for line in lines if line["algorithm"] == name} for name in sorted(names)}
+    shared = set.intersection(*(set(seeds) for seeds in by.values()))
+    if shared:  # algorithms are compared on the same seeds
+        by = {name: {seed: seeds[seed] for seed in sorted(shared)} for name, seeds in by.items()}
     found: dict[str, Any] = {
         "logged": float(lines[0]["logged"]["mean"]),
         "updates": sorted({int(line["updates"]) for line in lines}),
