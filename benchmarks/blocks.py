@@ -87,6 +87,10 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=20, help="that each policy plays")
     parser.add_argument("--out", type=Path, default=None, help="also store the answer in this file, after every training")
     given = parser.parse_args()
+    if min(given.updates, given.episodes) < 1 or given.ways[0] != "rows":
+        raise SystemExit(
+            "--updates and --episodes are at least 1, and --ways begins with what others are compared with. Fix: rows."
+        )
     torch.set_num_threads(1)
     log = Dataset.example("cartpole") if given.data is None else Dataset.load(given.data)
     lengths = np.bincount(log.episodes)

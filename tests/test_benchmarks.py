@@ -89,6 +89,20 @@ def test_cells_ends_with_trainings_an_hour() -> None:
     assert all(value > 0 for value in answer["trainings_per_hour"].values())
 
 
+def test_blocks_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    words = ["--algorithms", "bc", "--ways", "rows", "part 16", "--updates", "2", "--episodes", "1"]
+    done = run("blocks.py", *words, "--seeds", "0", "1", "--out", str(tmp_path / "found.json"))
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    rows, parts = (answer["scores"]["bc"][way] for way in ("rows", "part 16"))
+    assert len(rows) == len(parts) == 2
+    assert abs(answer["cost"]["bc"]["part 16"]["mean"] - (sum(rows) - sum(parts)) / 2) < 1e-2
+    assert json.loads((tmp_path / "found.json").read_text())["scores"] == answer["scores"]
+    done = run("blocks.py", "--ways", "blocks")
+    assert done.returncode != 0
+    assert "Fix: rows" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [

@@ -156,7 +156,7 @@ def test_one_file_through_the_command_line(tmp_path: Path, capsys: pytest.Captur
         assert "Fix:" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["data", "convert", str(tmp_path / "log.npz"), str(tmp_path / "x.apev"), "--memory", "1GB"])
-    assert "leave shard_rows and memory out" in " ".join(capsys.readouterr().err.split())
+    assert "Fix: leave --memory out." in " ".join(capsys.readouterr().err.split())
 
 
 def test_files_may_write_a_column_in_several_types(tmp_path: Path) -> None:

@@ -97,3 +97,15 @@ def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
         if "://" not in target:
             assert (path.parent / target).exists(), f"{page} links to {target}"
+
+
+def test_the_cost_of_blocks_is_the_stored_one() -> None:
+    page = (ROOT / "docs" / "data.md").read_text()
+    stored = json.loads((ROOT / "results" / "benchmarks" / "blocks" / "cartpole.json").read_text())
+    for algorithm, ways in stored["scores"].items():
+        means = [f"{sum(ways[way]) / len(ways[way]):.0f}" for way in ("rows", "blocks", "part 16")]
+        costs = [
+            "{mean:.0f} ({low:.0f} to {high:.0f})".format(**stored["cost"][algorithm][way]).replace("-", "−")
+            for way in ("blocks", "part 16")
+        ]
+        assert f"| {' | '.join([algorithm.upper(), *means, *costs])} |" in page

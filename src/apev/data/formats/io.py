@@ -148,4 +148,5 @@ def _only_sorted(source: str | os.PathLike[str], **given: Any) -> None:
     if any(value is not None for value in given.values()):
         options = ", ".join(f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None)
         problem = "is not sorted on disk: only Parquet that becomes .apev is"
-        raise DataError(Path(source).name, problem, f"leave {options} out, or name a target that ends in .apev")
+        or_else = ", or name a target that ends in .apev" if Path(source).is_dir() else ""
+        raise DataError(Path(source).name, problem, f"leave {options} out{or_else}")
