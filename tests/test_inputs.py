@@ -163,4 +163,4 @@ def test_an_array_that_is_used_again_does_not_change_what_was_seen(dtype: Any) -
         obs[:] = -2 if reused else 1
         policy.observe(1.0, np.full(2, -2, dtype), False)
         beliefs.append(policy.belief)
-    np.testing.assert_array_equal(*beliefs)
+    np.testing.assert_array_equal(beliefs[0], beliefs[1])
