@@ -158,7 +158,6 @@ class APEV(QAgent):
             return self.update_as_printed(batch)
         obs, next_obs = batch.obs.vector, batch.next_obs.vector
         discount = self.config.gamma * (1 - batch.terminated)
-        bayes = self.filter
         features, next_features = self.encode_batch(batch)
         plain = self.net.plain(features, obs)
         own_q = take(plain, batch.action)  # Q_k(s, a): [K, B]
@@ -170,6 +169,7 @@ class APEV(QAgent):
             log_belief = self.draw_beliefs(batch, errors)  # b
             weight, held_out = self.row_weights(batch)
             self.track_scale(errors.square(), held_out.T, SCALE_RATE)
+            bayes = self.filter  # refuses a scale that is no number before anything else is spoiled by it
             if batch.next_log_belief is None:
                 log_new = bayes.weigh(log_belief, bayes.log_likelihood(errors))  # b'
             else:  # models of the worlds said what the step teaches
