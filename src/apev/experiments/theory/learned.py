@@ -20,7 +20,7 @@ from apev.loop import Schedule
 from apev.policy import Policy
 from apev.rollout import rollout
 
-BATCH_GROUPS, PER_GROUP = 16, 16
+BATCH_GROUPS, PER_GROUP = 16, 32
 HELD_OUT = 0.1  # share of the contexts no agent trains on
 
 
