@@ -21,7 +21,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from apev.data.batch import Observations
+from apev.agents.agent import Agent
+from apev.agents.discrete.base import ValueAgent
+from apev.data.batch import Batch, Observations
 
 SWEEPS = 400  # more than the longest way within an episode that anybody remembers
 LOWEST = -1e9  # worth of a state from which nothing untried is known to be reached; infinity times 0 is no number
@@ -123,3 +125,57 @@ class Memory:
         q = torch.where(tried, ahead, expected)
         out[live] = q[torch.arange(len(live)), here[live]]
         return out
+
+
+class Remembering:
+    """An agent that acts by what its running episodes have shown, and by its members where they have shown nothing."""
+
+    def __init__(self, agent: Agent) -> None:
+        if not isinstance(agent, ValueAgent):
+            raise ValueError("remember=True needs values of discrete actions. Fix: an agent of the DQN family.")
+        self.agent = agent
+        self.memory: Memory | None = None
+        self.hashes: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def clear(self) -> None:
+        """All episodes are over."""
+        self.memory = None
+
+    def forget(self, rows: Tensor) -> None:
+        """These episodes, bool [n], are over."""
+        if self.memory is not None:
+            for episode in rows.nonzero()[:, 0].tolist():
+                self.memory.forget(episode)
+
+    def share(self, other: Remembering) -> None:
+        """Take over the pictures that another one has hashed."""
+        self.hashes = other.hashes
+
+    def act(
+        self, seen: Observations, features: Tensor | None, greedy: bool, log_belief: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """The best action [n] by these values; not greedy, one drawn by them."""
+        agent, belief = self.agent, log_belief.exp()
+        q = agent.values(features, seen, belief)  # [K, n, A]
+        if self.memory is None:
+            c = agent.config
+            self.memory = Memory(q.shape[1], q.shape[2], len(q), c.gamma, getattr(c, "reward_shift", 0.0))
+        self.memory.see(keys_of(seen, self.hashes), q)
+
+        def mix(every: Tensor, episodes: Tensor) -> Tensor:
+            states = every.shape[2]
+            weights = belief.cpu()[episodes].repeat_interleave(states, 0)
+            mixed: Tensor = agent.mix(every.flatten(1, 2), weights).unflatten(0, (-1, states))
+            return mixed
+
+        values = self.memory.values(mix)
+        if greedy:
+            return values.argmax(-1).to(log_belief.device)
+        chance = (values / agent.config.softness).softmax(-1)
+        return torch.multinomial(chance, 1, generator=generator)[:, 0].to(log_belief.device)
+
+    def learn(self, step: Batch, active: Tensor) -> None:
+        """What the last action led to, in the episodes that are `active`, bool [n]."""
+        assert self.memory is not None  # nothing is observed before the first action
+        keys = keys_of(step.next_obs, self.hashes)
+        self.memory.learn(step.action, step.reward, keys, step.terminated > 0, active)

@@ -15,10 +15,9 @@ that are deterministic and show their state.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,18 +27,14 @@ from apev import belief as beliefs
 from apev import inputs
 from apev.agents import Agent
 from apev.agents.agent import Evidence
-from apev.agents.discrete.base import ValueAgent
 from apev.behaviour import ODDS, Adapt, behaviour_of
-from apev.checkpoint import LATEST, SAVE_AGAIN, build, description, logged_of, policy_of
 from apev.data.batch import Batch, Observations
-from apev.data.source import checked
 from apev.features import Features
-from apev.files import FileError, file_digest, inside, read_json, write_json, write_tensors
-from apev.memory import Memory, keys_of
+from apev.memory import Remembering
+from apev.stored import read_policy, write_policy
 
-WEIGHTS = "weights.safetensors"
-SETTINGS = "config.json"  # of a run
-UNOBSERVED = 2  # predictions whose outcome was not told, after which another is suspicious
+if TYPE_CHECKING:
+    from apev.sb3 import AdaptingModel
 
 
 @dataclass
@@ -61,16 +56,13 @@ class Policy:
     def __init__(self, agent: Agent, adapt: Adapt = "bayes", *, seed: int = 0, remember: bool = False) -> None:
         self.agent, self.adapt, self.remember = agent, adapt, remember
         self.behaviour = behaviour_of(adapt, agent.members)
-        self._memory: Memory | None = None
-        self._hashes: dict[int, tuple[Tensor, Tensor]] = {}
-        if remember and not isinstance(agent, ValueAgent):
-            raise ValueError("remember=True needs values of discrete actions. Fix: an agent of the DQN family.")
+        self._memory = Remembering(agent) if remember else None
         self.filter = agent.filter
         self._rng = torch.Generator().manual_seed(seed)
         self._draws = torch.Generator(device=agent.device).manual_seed(seed)  # what the agent draws when it is asked
         self._features = Features(agent)
         self._single = True
-        self._unobserved, self._warned = 0, False  # predictions in a row that nobody told the outcome of
+        self._model: AdaptingModel | None = None  # what `predict` speaks through
         self.logged: dict[str, Any] | None = None  # what the episodes of its log returned
         self.source: dict[str, Any] = {}  # of its log, as far as a run keeps it
         self.state = PolicyState(self.start_belief(1))
@@ -113,7 +105,8 @@ class Policy:
             self.state = PolicyState(old.log_belief if kept else self.start_belief(count), asked=asked)
             self.state.history = old.history if kept else None
             self._single = self._single and not asked
-            self._memory = None
+            if self._memory is not None:
+                self._memory.clear()
             return
         rows = inputs.flags("mask", mask, len(old.log_belief), old.log_belief.device)
         if not keep_belief:
@@ -126,8 +119,7 @@ class Policy:
         if old.waiting is not None:  # the step that was under way belongs to an episode that is over
             old.waiting = old.waiting & ~rows
         if self._memory is not None:
-            for episode in rows.nonzero()[:, 0].tolist():
-                self._memory.forget(episode)
+            self._memory.forget(rows)
 
     @property
     def action_names(self) -> tuple[str, ...]:
@@ -165,8 +157,8 @@ class Policy:
         seen = seen if state.history is None else replace(seen, history=state.history)
         state.obs = seen
         log_belief = self._committed(state) if self.behaviour.word in ("commit", "hold") else state.log_belief
-        if self.remember:
-            state.action = self._act_from_memory(seen, features, deterministic, log_belief)
+        if self._memory is not None:
+            state.action = self._memory.act(seen, features, deterministic, log_belief, self._rng)
         elif self.behaviour.averages:
             state.action = self.agent.act_average(seen, log_belief, deterministic, features, self._draws)
         else:
@@ -224,8 +216,7 @@ class Policy:
         if history is not None:
             history = torch.where(used[:, None], self.agent.take_in(history, step), history)
         if self._memory is not None:
-            keys = keys_of(step.next_obs, self._hashes)
-            self._memory.learn(step.action, step.reward, keys, step.terminated > 0, used.cpu())
+            self._memory.learn(step, used.cpu())
         # last: whatever is refused above has changed nothing
         state.log_belief, state.history, state.waiting = log_belief, history, None
 
@@ -241,29 +232,6 @@ class Policy:
         state.trusted = torch.where(convinced, best, state.trusted)
         return beliefs.one_hot(state.trusted, self.members)
 
-    def _act_from_memory(self, seen: Observations, features: Tensor | None, greedy: bool, log_belief: Tensor) -> Tensor:
-        """The best action by what this episode has shown, and by the members where it has shown nothing."""
-        agent = self.agent
-        assert isinstance(agent, ValueAgent)
-        belief = log_belief.exp()
-        q = agent.values(features, seen, belief)  # [K, n, A]
-        if self._memory is None:
-            c = agent.config
-            self._memory = Memory(q.shape[1], q.shape[2], len(q), c.gamma, getattr(c, "reward_shift", 0.0))
-        self._memory.see(keys_of(seen, self._hashes), q)
-
-        def mix(every: Tensor, episodes: Tensor) -> Tensor:
-            states = every.shape[2]
-            weights = belief.cpu()[episodes].repeat_interleave(states, 0)
-            mixed: Tensor = agent.mix(every.flatten(1, 2), weights).unflatten(0, (-1, states))
-            return mixed
-
-        values = self._memory.values(mix)
-        if greedy:
-            return values.argmax(-1).to(log_belief.device)
-        chance = (values / agent.config.softness).softmax(-1)
-        return torch.multinomial(chance, 1, generator=self._rng)[:, 0].to(log_belief.device)
-
     def predict(
         self,
         observation: Any,
@@ -276,29 +244,10 @@ class Policy:
         Rewards are no part of that interface: call `observe` after the environment's step (it updates the very state that
         was returned), or the belief stays where it is. `apev.as_sb3` does so by itself.
         """
-        if state is not None:
-            self.state = state
-        if episode_start is not None and np.any(episode_start):
-            start = np.atleast_1d(episode_start)
-            if len(start) != len(self.state.log_belief) and start.all():
-                self.state = PolicyState(self.start_belief(len(start)))
-            else:
-                self.reset(start)
-        self._warn_unobserved()
-        action = self.act(observation, deterministic)
-        return action, self.state
+        from apev.sb3 import AdaptingModel
 
-    def _warn_unobserved(self) -> None:
-        """Say once that a policy that could adapt is never told what its actions led to."""
-        self._unobserved = self._unobserved + 1 if self.waits else 0
-        if self._unobserved < UNOBSERVED or self._warned or not (self.adapts and self.members > 1):
-            return
-        self._warned = True
-        warnings.warn(
-            "predict() was called again and again, and observe() never: the belief stays where it is. "
-            "Fix: policy.observe(reward, next_obs, terminated) after each step, or apev.as_sb3(policy, env).",
-            stacklevel=3,
-        )
+        self._model = self._model or AdaptingModel(self)
+        return self._model.predict(observation, state, episode_start, deterministic)
 
     def with_adapt(self, adapt: Adapt, *, seed: int = 0, remember: bool | None = None) -> Policy:
         """The same agent with another behaviour of the belief; pictures it has seen stay encoded."""
@@ -316,19 +265,16 @@ class Policy:
 
     def share_encodings(self, other: Policy) -> None:
         """Take over the pictures that another policy of the same networks has encoded."""
-        self._features, self._hashes = other._features, other._hashes
+        self._features = other._features
+        if self._memory is not None and other._memory is not None:
+            self._memory.share(other._memory)
 
     # ------------------------------------------------------------------ files
 
     def save(self, folder: str | Path, *, update: int | None = None) -> Path:
         """Write `policy.json` and `weights.safetensors`; `apev.load` reads them. The behaviour of the belief is not stored."""
-        folder = Path(folder)
-        weights = {k: v.detach().cpu().contiguous() for k, v in self.agent.policy_state().items()}
-        write_tensors(folder / WEIGHTS, weights)
-        about = description(self.agent) | {"weights": file_digest(folder / WEIGHTS)}
-        about |= {name: value for name, value in (("update", update), ("logged", self.logged)) if value is not None}
-        write_json(folder / "policy.json", about, checksum=True)
-        return folder
+        write_policy(Path(folder), self.agent, update=update, logged=self.logged)
+        return Path(folder)
 
     def export(self, folder: str | Path, adapt: Adapt | None = None) -> Path:
         """Write `act.onnx`, `observe.onnx` and `about.json`, which run without torch and apev (see `apev.export`).
@@ -351,30 +297,20 @@ class Policy:
         evidence: Evidence | None = None,
         forgetting: float | None = None,
     ) -> Policy:
-        """The policy stored in `folder`: a policy folder, or a run folder. Of a run that was stopped, its last checkpoint's."""
-        folder = run = Path(folder)
-        if not (folder / "policy.json").exists() and (folder / "policy" / "policy.json").exists():
-            inside(folder, "policy/policy.json")
-            folder = folder / "policy"
-        if (folder / "policy.json").exists():
-            about = read_json(inside(folder, "policy.json"), fix=SAVE_AGAIN, checked_since=("weights",))
-            path = inside(folder, WEIGHTS)
-            if "weights" in about and about["weights"] != file_digest(path):
-                raise FileError(path, "is not the file that policy.json was written with", SAVE_AGAIN)
-            agent = build(about, folder / "policy.json", path)
-            logged = logged_of(about, folder / "policy.json")
-        elif (folder / LATEST).exists():
-            agent, update = policy_of(inside(folder, LATEST))
-            logged = None
-            warnings.warn(f"{folder} was stopped: this is its policy at update {update:,}", stacklevel=2)
-        else:
-            raise FileNotFoundError(f"{folder} holds no policy.json. Fix: name a run folder that has begun training.")
-        agent.to_device(device)
-        policy = cls(agent, adapt, seed=seed, remember=remember)
+        """Load a trained policy: `apev.load("runs/doors")`.
+
+        folder: of a run, or of a policy alone. Of a run that was stopped, it is the policy of the last checkpoint.
+        adapt: what its belief does, a word of `apev.behaviour`.
+        remember: take the values of steps already taken in an episode from what they led to, for worlds that are deterministic
+            and show their state (discrete actions).
+        evidence: what the belief follows, "td", "model" or "both", instead of what the policy was trained with.
+        forgetting: share of the log-belief lost at each step, where machines change in the middle of an episode: 0.02, say.
+        """
+        stored = read_policy(folder)
+        stored.agent.to_device(device)
+        policy = cls(stored.agent, adapt, seed=seed, remember=remember)
         policy.follow(evidence, forgetting)
-        policy.logged = logged
-        if (run / SETTINGS).exists():
-            policy.source = checked(read_json(inside(run, SETTINGS)).get("source", {}), SETTINGS)
+        policy.logged, policy.source = stored.logged, stored.source
         return policy
 
     # ------------------------------------------------------------------ internals
@@ -410,23 +346,4 @@ class Policy:
         return inputs.read(obs, self.agent.layout, self.state.log_belief.device)
 
 
-def load(
-    folder: str | Path,
-    adapt: Adapt = "bayes",
-    *,
-    device: str = "cpu",
-    seed: int = 0,
-    remember: bool = False,
-    evidence: Evidence | None = None,
-    forgetting: float | None = None,
-) -> Policy:
-    """Load a trained policy: `apev.load("runs/doors")`.
-
-    adapt: what its belief does, a word of `apev.behaviour`.
-    remember: take the values of steps already taken in an episode from what they led to, for worlds that are deterministic and
-        show their state (discrete actions).
-    evidence: what the belief follows, "td", "model" or "both", instead of what the policy was trained with.
-    forgetting: share of the log-belief lost at each step, where machines change in the middle of an episode: 0.02, say.
-    """
-    how: dict[str, Any] = {"evidence": evidence, "forgetting": forgetting}
-    return Policy.load(folder, adapt, device=device, seed=seed, remember=remember, **how)
+load = Policy.load

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,9 @@ import gymnasium
 import numpy as np
 
 from apev.envs.make import make as make_env
-from apev.policy import Policy
+from apev.policy import Policy, PolicyState
+
+UNOBSERVED = 2  # predictions whose outcome was not told, after which another is suspicious
 
 
 class AdaptingModel:
@@ -23,12 +26,37 @@ class AdaptingModel:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
+        self.unobserved, self.warned = 0, False  # predictions in a row that nobody told the outcome of
 
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
     ) -> tuple[Any, Any]:
         """The action, and the state to hand back next time."""
-        return self.policy.predict(observation, state, episode_start, deterministic)
+        policy = self.policy
+        if state is not None:
+            policy.state = state
+        if episode_start is not None and np.any(episode_start):
+            start = np.atleast_1d(episode_start)
+            if len(start) != len(policy.state.log_belief) and start.all():
+                policy.state = PolicyState(policy.start_belief(len(start)))
+            else:
+                policy.reset(start)
+        self.warn_unobserved()
+        action = policy.act(observation, deterministic)
+        return action, policy.state
+
+    def warn_unobserved(self) -> None:
+        """Say once that a policy that could adapt is never told what its actions led to."""
+        policy = self.policy
+        self.unobserved = self.unobserved + 1 if policy.waits else 0
+        if self.unobserved < UNOBSERVED or self.warned or not (policy.adapts and policy.members > 1):
+            return
+        self.warned = True
+        warnings.warn(
+            "predict() was called again and again, and observe() never: the belief stays where it is. "
+            "Fix: policy.observe(reward, next_obs, terminated) after each step, or apev.as_sb3(policy, env).",
+            stacklevel=4,
+        )
 
     def observe(self, actions: Any, obs: Any, rewards: Any, dones: Any, infos: Sequence[Mapping[str, Any]]) -> None:
         """Take in a step of environments that begin anew by themselves.
