@@ -11,13 +11,14 @@ from rich.console import Console
 from apev.agents import APEVC51Config
 from apev.cli import main
 from apev.experiments.procgen import recipe as procgen
+from apev.experiments.procgen import scales
 from apev.experiments.procgen.episodes import ends_in_loop, is_confined, walk_untaught
 from apev.experiments.procgen.log import make_mazes
 from apev.experiments.procgen.maze import Mode
 from apev.experiments.procgen.report import BLOCKS, NAMES, fill_mazes, idea_rows, summarise_mazes, table_rows
 
 QUIET = Console(quiet=True)
-RECIPE = replace(procgen.RECIPES["smoke"], test_levels=2, seen_levels=1, horizon=8)
+RECIPE = replace(scales.RECIPES["smoke"], test_levels=2, seen_levels=1, horizon=8)
 
 
 @pytest.fixture(scope="module")
@@ -106,18 +107,18 @@ def test_report_is_remade_and_fills_a_page(folder: Path, tmp_path: Path, capsys:
 
 
 def test_hard_mazes_are_enlarged_at_cpu_scale_only() -> None:
-    cases: list[tuple[procgen.Scale, Mode, int | None]]
+    cases: list[tuple[scales.Scale, Mode, int | None]]
     cases = [("cpu", "hard", 104), ("cpu", "easy", None), ("paper", "hard", None), ("smoke", "hard", None)]
     for scale, mode, side in cases:
-        recipe = procgen.recipe_of(scale, mode)
+        recipe = scales.recipe_of(scale, mode)
         assert {recipe.configs[name].enlarged for name in recipe.agents} == {side}
-    assert procgen.recipe_of("cpu", "hard").configs["published"].enlarged is None
+    assert scales.recipe_of("cpu", "hard").configs["published"].enlarged is None
 
 
 def test_depth_is_an_option_of_every_scale() -> None:
-    for recipe in procgen.RECIPES.values():
-        assert set(recipe.agents) <= set(procgen.CONFIGS)
-    paper = procgen.RECIPES["paper"].configs["ape-v"]
+    for recipe in scales.RECIPES.values():
+        assert set(recipe.agents) <= set(scales.CONFIGS)
+    paper = scales.RECIPES["paper"].configs["ape-v"]
     assert isinstance(paper, APEVC51Config)
     assert (paper.backup_depth, paper.lr, paper.concentration, paper.members) == (1, 6.25e-5, 1.0, 2)
     assert (paper.low, paper.high, paper.atoms, paper.gamma, paper.reward_shift) == (-31, 9, 81, 0.99, -1)

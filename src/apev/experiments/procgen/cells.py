@@ -16,17 +16,8 @@ from apev.experiments.common.seeds import missing
 from apev.experiments.procgen.log import make_mazes
 from apev.experiments.procgen.maze import Mode
 from apev.experiments.procgen.pictures import Renderer
-from apev.experiments.procgen.recipe import (
-    CONFIGS,
-    Recipe,
-    Scale,
-    agent_folder,
-    logs,
-    recipe_of,
-    run_seed,
-    train_agent,
-    trained_with,
-)
+from apev.experiments.procgen.recipe import agent_folder, logs, run_seed, train_agent, trained_with
+from apev.experiments.procgen.scales import CONFIGS, Recipe, Scale, recipe_of
 
 
 @dataclass(frozen=True)
