@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,21 +109,33 @@ def test_stored_results_give_the_same_summary_without_the_runs(out: Path, tmp_pa
     assert text.endswith("<!-- /scores -->\nafter\n")
 
 
-def test_at_the_scale_of_small_logs_members_are_exactly_those_of_adapting_at_evaluation(log: Path, tmp_path: Path) -> None:
-    named = tmp_path / "hopper_random-v2.npz"  # a file says its name as D4RL writes it
+def small(log: Path, folder: Path, *algos: str) -> dict[str, Any]:
+    """The summary of some updates at the scale of small logs."""
+    named = folder / "hopper_random-v2.npz"  # a file says its name as D4RL writes it
     shutil.copy(log, named)
     task = ["--task", "hopper-random", "--scale", "rows10k", "--updates", "4", "--data", str(named), "--threads", "1"]
-    main(["reproduce", "d4rl", *task, "--algos", "td3-bc", "ape-v", "ape-v-eval-only", "ape-v-printed", "--out", str(tmp_path)])
-    summary = json.loads((tmp_path / "hopper-random" / "summary.json").read_text())
+    main(["reproduce", "d4rl", *task, "--algos", *algos, "--out", str(folder)])
+    summary: dict[str, Any] = json.loads((folder / "hopper-random" / "summary.json").read_text())
+    return summary
+
+
+def test_a_file_of_d4rl_is_called_by_its_name_and_its_rows(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SIZES, "rows10k", replace(SIZES["rows10k"], episodes=1, curve_episodes=1))
+    summary = small(log, tmp_path, "bc")
     rows = len(Dataset.load(log))
     assert summary["data"] == f"D4RL v2, {rows:,} rows"
     assert summary["title"] == f"hopper-random, D4RL v2, {rows:,} rows"
+    assert score_table(summary)[0][5] == "published (all of D4RL)"
+
+
+@pytest.mark.slow  # its many evaluations take a minute
+def test_at_the_scale_of_small_logs_members_are_exactly_those_of_adapting_at_evaluation(log: Path, tmp_path: Path) -> None:
+    summary = small(log, tmp_path, "ape-v", "ape-v-eval-only", "ape-v-printed")
     scores = {name: line["score"] for name, line in summary["policies"].items()}
     assert scores["ape-v, plain actors"] == scores["ape-v-eval-only"]
     for k, n in enumerate((1, 2, 4)):
         assert scores[f"ape-v, e_{k} (n = {n})"] == scores[f"ape-v-eval-only, e_{k} (n = {n})"]
     assert "ape-v-eval-only, plain actors" not in scores
-    assert score_table(summary)[0][5] == "published (all of D4RL)"
 
 
 def test_runs_are_added_to_what_is_stored_unless_the_log_is_another(out: Path, log: Path, tmp_path: Path) -> None:
