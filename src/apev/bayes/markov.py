@@ -202,17 +202,18 @@ class _Objective:
             # The matrix I - gamma T by columns; place: where in its data each transition is added.
             places, place = np.unique(np.r_[following * S + s, np.arange(S) * (S + 1)], return_inverse=True)
             first = np.searchsorted(places, np.arange(S + 1) * S)
+            matrix = sp.csc_array((np.ones(len(places)), places % S, first), shape=(S, S))
             reward = np.where((met & ~mdp.terminal)[:, None], mdp.expected_reward, 0.0)
             ending = np.where((met & ~mdp.terminal)[:, None], mdp.ending, 0.0)
-            self.parts.append((s * A + a, following, p, place, places % S, first, reward, ending))
+            self.parts.append((s * A + a, following, p, place, matrix, reward, ending))
 
     def value_and_gradient(self, pi: FloatArray) -> tuple[float, FloatArray]:
         """J and dJ/dpi [S, A]; minus infinity where an episode may go on for ever."""
         gamma, (S, A) = self.posterior.gamma, pi.shape
         value, gradient = 0.0, np.zeros((S, A))
-        for k, (sa, following, p, place, rows, first, reward, ending) in enumerate(self.parts):
-            weights = np.r_[-gamma * pi.reshape(-1)[sa] * p, np.ones(S)]
-            matrix = sp.csc_array((np.bincount(place, weights, minlength=len(rows)), rows, first), shape=(S, S))
+        for k, (sa, following, p, place, matrix, reward, ending) in enumerate(self.parts):
+            weights = np.concatenate([-gamma * pi.reshape(-1)[sa] * p, np.ones(S)])
+            matrix.data = np.bincount(place, weights, minlength=len(matrix.data))
             start = self.posterior.start[k]
             try:
                 factors = splu(matrix)

@@ -20,7 +20,7 @@ from apev.loop import Schedule
 from apev.policy import Policy
 from apev.rollout import rollout
 
-BATCH_GROUPS, PER_GROUP = 16, 32
+PER_GROUP = 32  # steps of each context in a batch
 HELD_OUT = 0.1  # share of the contexts no agent trains on
 
 
@@ -42,7 +42,7 @@ def learn(task: Task) -> dict[str, Any]:
     kept, held_out = Dataset.from_arrays(**world.log(task.seed)).split(HELD_OUT, task.seed)
     updates = task.updates or world.updates
     extras = Extras(
-        sampler=lambda log, config: Sampler(log, seed=task.seed, batch_groups=BATCH_GROUPS, per_group=PER_GROUP),
+        sampler=lambda log, config: Sampler(log, seed=task.seed, batch_groups=world.groups, per_group=PER_GROUP),
         schedule=Schedule(updates, log_every=updates, eval_every=0, checkpoint_every=updates, lr_decay=True),
         held_out=held_out,
     )

@@ -20,7 +20,7 @@ from apev.cells import Cell, Many
 from apev.experiments.common.statistics import bootstrap_ci
 from apev.experiments.theory.claims import make_claims
 from apev.experiments.theory.exact import chain_rows, city_exact, frontier, propositions, surrogate
-from apev.experiments.theory.learned import BATCH_GROUPS, HELD_OUT, PER_GROUP, Task, learn
+from apev.experiments.theory.learned import HELD_OUT, PER_GROUP, Task, learn
 from apev.experiments.theory.report import print_claims, write_theory
 from apev.experiments.theory.worlds import WORLDS
 from apev.files import write_json, write_lines
@@ -119,7 +119,8 @@ def run(
         | {
             "seeds": list(size.seeds),
             "updates": {name: size.updates or make().updates for name, make in WORLDS.items()},
-            "batch": f"{BATCH_GROUPS} contexts x {PER_GROUP} steps, {HELD_OUT:.0%} of the contexts held out",
+            "batch": {name: f"{make().groups} contexts x {PER_GROUP} steps" for name, make in WORLDS.items()},
+            "held out": f"{HELD_OUT:.0%} of the contexts",
             "workers": machines.ray or machines.jobs,
             "seconds": round(time.monotonic() - began),
         },

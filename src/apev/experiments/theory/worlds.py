@@ -35,6 +35,7 @@ class World:
     log: Callable[[int], dict[str, Any]]  # seed -> columns of `Dataset.from_arrays`
     agents: dict[str, DQNConfig]
     updates: int  # gradient steps, the same for every agent of the world
+    groups: int = 16  # contexts a batch
 
 
 def networks(**more: Any) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def chain_world(n: int = CHAIN_N) -> World:
         batch = TabularBatch(posterior, goal, features, 20 * n, seed=seed + 1, start=start)
         return collect(batch, lambda b: b.rng.integers(2, size=b.num_envs), context)
 
-    return World("chain", posterior, features, 50 * n, log, {"ape-v": adaptive(2)}, 400)
+    return World("chain", posterior, features, 50 * n, log, {"ape-v": adaptive(2)}, 400, groups=8)
 
 
 def doors_world(room: Room | None = None) -> World:
@@ -101,7 +102,7 @@ def doors_world(room: Room | None = None) -> World:
 
     # More cells and longer ways: errors of dull steps add up, so that the filter is softer, and failures must not drown steps.
     ours = adaptive(4, temperature=0.25, gamma=0.9, hidden=(128, 128))
-    return World("doors", doors_posterior(room), features, 4 * room.horizon, log, {"ape-v": ours}, 4000)
+    return World("doors", doors_posterior(room), features, 4 * room.horizon, log, {"ape-v": ours}, 2700)
 
 
 def doors_posterior(room: Room) -> Posterior:
