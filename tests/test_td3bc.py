@@ -16,6 +16,8 @@ from apev.agents import BC, SAC, TD3BC, BCConfig, SACConfig, TD3BCConfig
 from apev.agents.continuous import td3bc
 from apev.belief import one_hot
 from apev.data import Batch, Dataset, Observations
+from apev.data.by_kind import KindSampler
+from apev.data.returns import returns_to_go
 from apev.policy import Policy
 
 
@@ -108,6 +110,34 @@ def test_no_target_is_beyond_what_the_log_can_return() -> None:
         assert float(agent.update(step(0.0, 0.0))["critic_loss"]) == pytest.approx((value - target) ** 2, rel=1e-4)
 
 
+@pytest.mark.usefixtures("quiet")
+def test_a_share_of_the_target_is_what_the_log_went_on_to_earn() -> None:
+    agent = by_hand([1.0, 3.0], [0.25], returns_share=0.1)
+    batch = replace(step(-1.0, 0.0), returns=torch.tensor([5.0]))
+    target = 0.9 * -0.375 + 0.1 * 5.0  # y as above, and G
+    loss = float(agent.update(batch)["critic_loss"])
+    assert loss == pytest.approx(((1.5 - target) ** 2 + (3.5 - target) ** 2) / 2)
+    with pytest.raises(ValueError, match=r"returns_share needs returns.*Fix"):
+        agent.update(step(-1.0, 0.0))
+
+
+def test_returns_in_batches_are_those_of_their_rows() -> None:
+    ends, cuts = np.array([0, 0, 1, 0, 0], dtype=bool), np.array([0, 0, 0, 0, 1], dtype=bool)
+    obs = np.arange(5.0)[:, None]
+    log = Dataset.from_arrays(obs, np.full((5, 1), 0.5), [1.0, 2.0, 4.0, 3.0, 5.0], ends, cuts, next_observations=obs + 1)
+    # The second episode was cut off: with a discount of .5 it goes on as in its last two steps, with 4 a step, worth 8.
+    expected = [3.0, 4.0, 4.0, 3.0 + 0.5 * 9.0, 9.0]
+    np.testing.assert_allclose(returns_to_go(log, 0.5), expected)
+    agent = TD3BC.for_data(log, TD3BCConfig(gamma=0.5, returns_share=0.1))
+    batch = agent.sampler(log, batch_size=64).sample()
+    assert batch.returns is not None
+    np.testing.assert_allclose(batch.returns, np.array(expected)[batch.obs.vector[:, 0].int()])
+    assert TD3BC.for_data(log, TD3BCConfig()).sampler(log).sample().returns is None
+    kinds = KindSampler(log, np.array([1, 0]), batch_size=2, returns=agent.returns_of(log)).sample()
+    assert kinds.returns is not None
+    assert float(kinds.returns[0]) in expected[3:]
+
+
 def two_blocks(rows: int = 32) -> tuple[Batch, Batch, Batch]:
     """A batch of two blocks, and each of them alone."""
     sampler = sampler_of(continuous_puzzle(False))
@@ -157,6 +187,8 @@ def test_blocks_that_fit_nobody_are_refused() -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"returns_share is 2.*Fix"):
+        TD3BC(PLAIN, TD3BCConfig(returns_share=2.0))
     wrong = (TD3BCConfig(members=0), TD3BCConfig(critics=0), TD3BCConfig(members=2, careful=1), TD3BCConfig(towards_value=-1))
     for config in wrong:
         with pytest.raises(ValueError, match="Fix"):

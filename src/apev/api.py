@@ -166,7 +166,7 @@ def train(
                 f"draw='blocks': the log holds {worlds.count} kinds of contexts, and a batch takes single rows of each, "
                 "wherever they lie. Fix: draw='rows' (--draw rows), or kinds=1 (--kinds 1) for members that are no kinds."
             )
-        sampler = sampler_of_worlds(kept, worlds, size, device, seed)
+        sampler = sampler_of_worlds(kept, worlds, size, device, seed, agent.returns_of(kept))
     else:
         draw = drawn_before(out, draw) if resume else draw
         sampler = usual_sampler(kept, size, device, seed, agent.sampler, draw)
@@ -274,7 +274,9 @@ def by_group(log: Dataset, worlds: Kinds) -> Tensor:
     return kind
 
 
-def sampler_of_worlds(log: Dataset, worlds: Kinds, batch_size: int, device: str, seed: int) -> Sampler:
+def sampler_of_worlds(
+    log: Dataset, worlds: Kinds, batch_size: int, device: str, seed: int, returns: np.ndarray | None = None
+) -> Sampler:
     """Batches with a block for each kind, and beliefs that the log's evidence leads to."""
     assert worlds.models is not None
     evidence = np.zeros((len(log), worlds.count), dtype=np.float32)
@@ -283,7 +285,8 @@ def sampler_of_worlds(log: Dataset, worlds: Kinds, batch_size: int, device: str,
         rows = Rows.of(log, worlds.models.units, part)
         evidence[usable[np.isin(log.group[usable], part)]] = worlds.models.of_rows(rows).numpy()
     size = max(batch_size, LEAST_A_KIND * worlds.count)
-    return KindSampler(log, by_group(log, worlds).numpy(), evidence=evidence, batch_size=size, device=device, seed=seed)
+    kind = by_group(log, worlds).numpy()
+    return KindSampler(log, kind, evidence=evidence, batch_size=size, device=device, seed=seed, returns=returns)
 
 
 def usual_sampler(

@@ -44,6 +44,7 @@ from apev.agents.history.stacked import (
 )
 from apev.agents.registry import AGENTS, ALGORITHMS, Algorithm, Variant, find, register, register_agent
 
+RETURNS_SHARE = 0.1  # without it, values of the first thousands of updates mislead the actors (results/bases)
 SUPPORT = 0.3  # of the likeliest action in a state: less likely ones are never chosen, which a small log needs
 
 register(
@@ -57,7 +58,7 @@ register(
             TD3BC,
             TD3BCConfig,
             "td3-bc",
-            {"members": 2},
+            {"members": 2, "returns_share": RETURNS_SHARE},
             base="td3-bc",
             other_bases=(
                 Variant(APEVSAC, APEVSACConfig, "ape-v-sac", base="sac-n"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, get_args, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -116,7 +117,11 @@ class Agent(nn.Module, ABC):
 
     def sampler(self, log: Dataset, **how: Any) -> Sampler:
         """Where its batches come from; `how` is that of `Sampler`."""
-        return Sampler(log, **how)
+        return Sampler(log, returns=self.returns_of(log), **how)
+
+    def returns_of(self, log: Dataset) -> np.ndarray | None:
+        """What its batches say of each row's return, [N]; None: it learns without."""
+        return None
 
     def start_history(self, count: int) -> Tensor | None:
         """What it knows of `count` episodes that begin, [count, M]; None: it keeps nothing of an episode."""

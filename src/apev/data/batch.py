@@ -54,7 +54,7 @@ class Batch:
     terminated: Tensor  # [B] float32: 1 where the episode really ended (a time limit does not count)
     group: Tensor  # [B] int64: the context (picture or episode) a transition belongs to
     weight: Tensor | None = None  # [B] importance of each row, where some were drawn more often than others
-    returns: Tensor | None = None  # [B] the best return that the log proves, where it was solved (`logged_returns`)
+    returns: Tensor | None = None  # [B] what the log says of each row's return, where agents learn from it (`data/returns.py`)
     learned: Callable[[Tensor], None] | None = None  # takes the loss of each row [B], for a sampler that draws by it
     shares_pictures: bool = False
     """Whether each row shows the same picture before and after its step, as where a context is one picture. Agents then

@@ -37,12 +37,15 @@ class KindSampler(Sampler):
         batch_size: int,
         device: str | torch.device = "cpu",
         seed: int = 0,
+        returns: np.ndarray | None = None,
     ) -> None:
         """kind: int64 [num_groups], -1 for contexts of no kind; evidence: float32 [N, K] log-likelihood of each row."""
         kinds = int(kind.max()) + 1
         if batch_size < kinds:
             raise ValueError(f"batch_size is {batch_size} for {kinds} kinds. Fix: at least a row a kind.")
-        super().__init__(dataset, batch_groups=1, per_group=1, batch_size=1, device=device, seed=seed, draw="rows")
+        super().__init__(
+            dataset, batch_groups=1, per_group=1, batch_size=1, device=device, seed=seed, draw="rows", returns=returns
+        )
         usable = np.flatnonzero(dataset.usable)
         of_rows = kind[dataset.group[usable]]
         self._own = [self._column(usable[of_rows == k]) for k in range(kinds)]

@@ -55,9 +55,11 @@ class Sampler:
         draw: Draw = "auto",
         block_rows: int = BLOCK_ROWS,
         pool_blocks: int = POOL_BLOCKS,
+        returns: np.ndarray | None = None,
     ) -> None:
         """draw: single "rows", or "blocks" of `block_rows` that are mixed with others, `pool_blocks` at a time; "auto" takes
-        blocks where the log lies in files that do not fit comfortably in memory.
+        blocks where the log lies in files that do not fit comfortably in memory. returns: [N], what batches say of each row's
+        return, where agents learn from it.
         """
         for name, value in (("batch_groups", batch_groups), ("per_group", per_group), ("batch_size", batch_size)):
             if value is not None and value < 1:
@@ -103,6 +105,7 @@ class Sampler:
         if dataset.action_masks is not None and dataset.next_masks is not None:
             self._allowed, self._next_allowed = self._column(dataset.action_masks), self._column(dataset.next_masks)
         self._group = self._column(dataset.group)
+        self._returns = None if returns is None else self._column(returns)
 
         self._pages = Pages([*dataset.observations.values(), *(dataset.given_next or {}).values(), dataset.actions])
         self.draw = resolved(draw, dataset)
@@ -257,6 +260,7 @@ class Sampler:
             next_obs=Observations(self._concatenated(self._next_vectors, next_rows), pictures, next_picture),
             terminated=self._terminated.index_select(0, rows).float(),
             group=self._group.index_select(0, rows),
+            returns=None if self._returns is None else self._returns.index_select(0, rows),
             shares_pictures=shared,
         )
         if self._allowed is not None and self._next_allowed is not None:

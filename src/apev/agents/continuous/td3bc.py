@@ -5,9 +5,14 @@ Member k has a deterministic actor pi_k and n_k critics; Q_k is the minimum over
     a'      = pi-_k(s') + noise, within the bounds                            noise: N(0, .2), cut off at .5
     y_k     = r + gamma (1 - terminated) Q-_k(s', a')                         no less than the log's lowest return can be,
                                                                               and no more than its highest
+    y_k    <- (1 - m) y_k + m G                                               G: what the log went on to earn
     L_Q     = sum over k and j <= n_k of (Q_kj(s, a) - y_k)^2
     L_pi    = sum_k (pi_k(s) - a)^2 - w Q_k(s, pi_k(s)) / mean |Q_k|          every second update
     pi      = pi-_k of the member most believed in                           slow copies sway less from update to update
+
+m is 0 in TD3+BC itself. A far future then arrives in the values after 1 / (target rate (1 - gamma)) updates, 20,000 here.
+Until then they know the next rewards alone, and actors that follow them do what pays at once and fall. With m they are the
+values of following the actor for 1 / m steps or so, then the log, and arrive after 1 / (target rate (1 - gamma (1 - m))).
 
 Critics have layer norm, and observations are normalised by the mean and deviation of the log. The size of rewards plays no
 part. One member is TD3+BC itself; several are one of two things. Degrees of pessimism learn from all rows, and differ by n_k.
@@ -30,6 +35,7 @@ from apev.belief import draw_index, most_believed
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.data.mapped import moments
+from apev.data.returns import returns_to_go
 from apev.nn.ensemble import EnsembleMLP, NormedMLP
 
 ACTOR_EVERY = 2  # updates
@@ -57,6 +63,8 @@ class TD3BCConfig(BeliefConfig):
     """Widths of the fully connected layers, of actors and critics."""
     towards_value: float = 2.5
     """w: how much the values count beside closeness to the log; 0 is cloning."""
+    returns_share: float = 0.0
+    """m: how much targets follow what the log went on to earn, instead of the values."""
 
 
 class TD3BC(ContinuousAgent):
@@ -76,6 +84,8 @@ class TD3BC(ContinuousAgent):
         self.n = self.sizes(config)
         if not config.towards_value >= 0:
             raise ValueError(f"towards_value is {config.towards_value}. Fix: 0 or more.")
+        if not 0 <= config.returns_share <= 1:
+            raise ValueError(f"returns_share is {config.returns_share}. Fix: from 0 to 1.")
         super().__init__(layout, config, members=len(self.n), seed=seed)
         self.filter.apply_floor(torch.zeros(self.members))  # refuses a floor that leaves nothing to share
         self.updates = 0
@@ -91,6 +101,10 @@ class TD3BC(ContinuousAgent):
         agent.centre.copy_(torch.from_numpy(mean))
         agent.spread.copy_(torch.from_numpy(np.where(deviation > SMALLEST, deviation, 1.0)))
         return agent
+
+    def returns_of(self, log: Dataset) -> np.ndarray | None:
+        """What the log went on to earn after each row, where targets follow it."""
+        return returns_to_go(log, self.config.gamma) if self.config.returns_share else None
 
     @staticmethod
     def sizes(config: TD3BCConfig) -> tuple[int, ...]:
@@ -215,12 +229,20 @@ class TD3BC(ContinuousAgent):
             noise = (TARGET_NOISE * self.noise(next_action)).clamp(-NOISE_BOUND, NOISE_BOUND)
             next_q = self.reduce(self.values(self.target, next_obs, (next_action + noise).clamp(-1, 1)))
             target_q = (reward + self.config.gamma * (1 - terminated) * next_q).clamp(self.lowest, self.highest)  # [K, B]
+            if self.config.returns_share:
+                target_q = target_q.lerp(self.for_members(self.returns_in(batch), batch.blocks), self.config.returns_share)
         q = self.values(self.critics, obs, action)
         critic_loss = (q - target_q[self.owner]).square().mean(1).sum()
         learns = self.updates % ACTOR_EVERY == 0
         self.descend(critic_loss + self.actor_loss(obs, action).sum() if learns else critic_loss)
         self.updates += 1
         return {"critic_loss": critic_loss.detach() / sum(self.n), "value": q.detach().mean()}
+
+    def returns_in(self, batch: Batch) -> Tensor:
+        """[B]; a batch without them is refused by name."""
+        if batch.returns is None:
+            raise ValueError("returns_share needs returns. Fix: draw batches with agent.sampler(log).")
+        return batch.returns
 
     def actor_loss(self, obs: Tensor, action: Tensor) -> Tensor:
         """[K]: each actor's distance from the logged actions, less the value of its own ones."""
