@@ -207,8 +207,8 @@ def settings_table(summary: Mapping[str, Any]) -> Rows:
 def made_lines(summary: Mapping[str, Any]) -> Rows:
     """Where the numbers come from."""
     meta = summary["meta"]
-    names = ("command", "commit", "seeds", "updates", "batch", "workers", "seconds")
-    return [["what", "value"], *([name, _setting(meta[name])] for name in names if name in meta)]
+    names = ("command", "commit", "seeds", "updates", "batch", "held out", "workers", "seconds")
+    return [["what", "value"], *([name, _setting(meta[name])] for name in names if meta.get(name) is not None)]
 
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], Rows]] = {
