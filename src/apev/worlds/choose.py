@@ -31,7 +31,7 @@ class Tried:
     gain: float  # log-likelihood a row, less that without knowing the kind
     error: float  # its standard error over held-out contexts
     contexts: int  # how many were held out
-    share: float  # of the variance of the column that gains most
+    share: float  # of the variance of the column that surely gains, and most
 
     @property
     def beyond_doubt(self) -> bool:
@@ -62,7 +62,9 @@ def compare(tries: list[Attempt]) -> tuple[Tried, Tensor, Tensor]:
     gains = torch.cat([t.after.likelihood - t.blind.likelihood for t in tries])
     bounded_gains = winsorised(gains)
     error = float(bounded_gains.std() / len(gains) ** 0.5) if len(gains) > 1 else float("inf")
-    share = float(torch.cat([explained(t.blind, t.after) for t in tries]).mean(0).max())
+    each = torch.cat([explained(t.blind, t.after) for t in tries])  # [c, O]
+    sure = each.mean(0) > BETTER * each.std(0) / len(each) ** 0.5  # not by an end or two that happened to be foretold
+    share = float(each.mean(0).where(sure, 0.0).max())
     kinds = sorted(t.models.kinds for t in tries)[len(tries) // 2]
     over_one = torch.cat([t.after.likelihood - t.one.likelihood for t in tries])
     shares = torch.cat([explained(t.one, t.after) for t in tries]).mean(0)  # [O]
@@ -103,8 +105,9 @@ class Score:
 def better(one: Score, other: Score) -> Score:
     """The likelier of two, and in each column the one with the smaller errors.
 
-    Kinds must predict better than one model for all, and than their own models do where the first steps tell them nothing:
-    the mean of several networks predicts better than one of them even where all have learned the same.
+    Kinds must predict better than one model for all, and than their own models do where they know of a context what they know of
+    any: the mean of several networks predicts better than one of them even where all have learned the same, and where one
+    network is the best for everybody, its being found proves no kinds.
     """
     likelihood = max(one.likelihood, other.likelihood, key=lambda found: float(found.mean()))
     squares = torch.where(one.squares.mean(0) <= other.squares.mean(0), one.squares, other.squares)
@@ -112,7 +115,10 @@ def better(one: Score, other: Score) -> Score:
 
 
 def score(models: WorldModels, rows: Rows, held: Tensor) -> tuple[Score, Score]:
-    """Of the contexts [C] that are `held` out: (after their first steps, as if these had told nothing)."""
+    """Of the contexts [C] that are `held` out: (after their first steps, as if these had told no more than those of others).
+
+    What the first steps of all of them say together is how common kinds are, and which network is good for everybody.
+    """
     picked = held[rows.context].nonzero()[:, 0]
     part = Rows(
         rows.x[picked], rows.y[picked], rows.known[picked], rows.context[picked], rows.place[picked],
@@ -126,19 +132,20 @@ def score(models: WorldModels, rows: Rows, held: Tensor) -> tuple[Score, Score]:
     count = part.sums(after)[held].clamp_min(1)
     total = (part.y.square().clamp(max=9) * part.known).mean(0).clamp_min(1e-6)
 
-    def at(warmth: float) -> tuple[Tensor, Tensor]:
-        """(the belief after the first steps [C, K], how likely it makes those after them [c])."""
-        belief = (told / warmth).log_softmax(-1)
-        return belief, part.sums((belief[part.context] + evidence).logsumexp(-1) * after)[held] / count
+    def likely(belief: Tensor) -> Tensor:
+        """[c]: how likely the steps after the first are under a log-belief [C, K], a row."""
+        return part.sums((belief[part.context] + evidence).logsumexp(-1) * after)[held] / count
 
-    def by(belief: Tensor, likelihood: Tensor) -> Score:
+    def by(belief: Tensor) -> Score:
         mean_error = torch.einsum("nk,kno->no", belief[part.context].exp(), errors) * part.known
         squares = part.sums(mean_error.square().clamp(max=9) * after[:, None])[held] / count[:, None]
-        return Score(likelihood, squares, total)
+        return Score(likely(belief), squares, total)
 
     # Rows of a context are not independent: the belief that predicts best is less sure than their product.
-    best = max((at(warmth) for warmth in WARMTH), key=lambda found: float(found[1].mean()))
-    return by(*best), by(*at(math.inf))
+    beliefs = [(told / warmth).log_softmax(-1) for warmth in WARMTH]
+    best = max(beliefs, key=lambda belief: float(likely(belief).mean()))
+    usual = best[held].logsumexp(0, keepdim=True).log_softmax(-1)
+    return by(best), by(usual.expand_as(best))
 
 
 def winsorised(values: Tensor) -> Tensor:

@@ -117,6 +117,9 @@ def find(
             if best is None:
                 return Found(one.kind, numbers, None, tried, rows, None)
             sorted_into = sort(best, rows)
+            sorted_into = none_empty(sorted_into, rows.sums(best.of_rows(rows))) if kinds else large_ones(sorted_into)
+            if int(sorted_into.max()) < 1:
+                return Found(one.kind, numbers, None, tried, rows, None)
         models, kind, held_out = finish(rows, sorted_into, seed, each, fixed=isinstance(kinds, np.ndarray))
     of_all = np.full(len(numbers), NO_KIND, dtype=np.int64)
     of_all[np.searchsorted(numbers, rows.contexts)] = kind.numpy()
@@ -291,6 +294,12 @@ def without_small(kind: Tensor, counted: Tensor) -> Tensor:
     return torch.where((kind != NO_KIND) & (sizes[kind] >= least), kind, NO_KIND)
 
 
+def large_ones(kind: Tensor) -> Tensor:
+    """[C]: kinds [C] without those that too few contexts are of; what is left is counted anew."""
+    kind = without_small(kind, torch.ones(len(kind), dtype=torch.bool))
+    return renumbered(kind, kind[kind != NO_KIND].unique())
+
+
 def renumbered(kind: Tensor, names: Tensor) -> Tensor:
     """Kinds as 0, 1, 2, ... in the order of `names`."""
     return torch.where(kind == NO_KIND, NO_KIND, torch.searchsorted(names, kind))
@@ -299,6 +308,17 @@ def renumbered(kind: Tensor, names: Tensor) -> Tensor:
 def sort(models: WorldModels, rows: Rows) -> Tensor:
     """[C]: the kind that explains each context best."""
     return rows.sums(models.of_rows(rows)).argmax(1)
+
+
+def none_empty(kind: Tensor, by_kind: Tensor) -> Tensor:
+    """[C]: kinds [C], where one that no context is of takes the one that it explains best, beside the best explanation [C, K]."""
+    kind = kind.clone()
+    for k in range(by_kind.shape[1]):
+        if not bool((kind == k).any()):
+            sizes = torch.bincount(kind.clamp_min(0), minlength=by_kind.shape[1])
+            free = (kind == NO_KIND) | (sizes[kind] > 1)  # no other kind loses its last
+            kind[(by_kind[:, k] - by_kind.amax(1)).where(free, torch.tensor(-torch.inf)).argmax()] = k
+    return kind
 
 
 def finish(rows: Rows, kind: Tensor, seed: int, each: Callable[[], None], *, fixed: bool) -> tuple[WorldModels, Tensor, Tensor]:
@@ -323,7 +343,5 @@ def finish(rows: Rows, kind: Tensor, seed: int, each: Callable[[], None], *, fix
         by_kind = rows.sums(models.evidence(errors, rows.known).T)  # [C, K]
         by_one = rows.sums(pooled.of_rows(rows))[:, 0]
         kind = torch.where(by_kind.amax(1) >= by_one - math.log(ODDS), by_kind.argmax(1), NO_KIND)
-        for k in range(count):  # a kind that lost all its contexts keeps its best one
-            if not bool((kind == k).any()):
-                kind[by_kind[:, k].argmax()] = k
+        kind = none_empty(kind, by_kind)
     return models, kind, held_out
