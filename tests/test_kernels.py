@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from apev.nn import kernels
 from apev.nn.ensemble import EnsembleLinear, EnsembleMLP, NormedMLP
@@ -87,18 +86,40 @@ def test_the_gradient_of_the_chosen_output_is_autograds() -> None:
 
 
 @pytest.mark.usefixtures("device")
-def test_a_chosen_output_has_its_own_gradient_and_trains_nothing() -> None:
-    net, x = EnsembleMLP(5, 3, (8, 6), 2), torch.randn(40, 3, requires_grad=True)
-
-    def largest(q: Tensor) -> tuple[Tensor, Tensor]:
-        place = q.transpose(0, 1).flatten(1).argmax(1)
-        return place // 2, place % 2
-
-    quick, plain = net.chosen(x, largest), kernels.plain_mlp(x.expand(5, -1, -1), [*net.parameters()]).amax((0, 2))
+@pytest.mark.parametrize("kind", [EnsembleMLP, NormedMLP])
+def test_the_smallest_of_what_is_asked_has_its_own_gradient_and_trains_nothing(kind: type[EnsembleMLP]) -> None:
+    net, x = kind(5, 3, (8, 6), 2), torch.randn(40, 3, requires_grad=True)
+    asked = torch.stack([torch.randperm(5)[:3] for _ in range(40)])
+    output = torch.randint(2, (40,))
+    quick, plain = (answer(net, x, asked, output) for answer in (kernels.smallest, kernels.plain_smallest))
     torch.testing.assert_close(quick, plain)
+    assert not torch.allclose(quick, net(x)[asked[:, 0], torch.arange(40), output])
     torch.testing.assert_close(*(torch.autograd.grad(q.square().sum(), x, retain_graph=True)[0] for q in (quick, plain)))
     quick.sum().backward()
     assert all(p.grad is None for p in net.parameters())
+    again = torch.cat([asked, asked[:, :1]], 1)  # a member that is asked twice counts once
+    torch.testing.assert_close(kernels.smallest(net, x, again, output), quick)
+
+
+@pytest.mark.parametrize("own", [(), (0,), (2,), (0, 2)])  # which parts are each member's own
+def test_parts_are_joined_whether_members_share_them_or_not(own: tuple[int, ...]) -> None:
+    widths = (2, 3, 1)
+    parts = [torch.randn(*([4] if i in own else []), 6, width) for i, width in enumerate(widths)]
+    given = [parts[0], None, *parts[1:]]
+    joined = kernels.joined(given, 4)
+    assert torch.equal(joined, kernels.plain_joined(given, 4))
+    assert joined.shape == (4, 6, 6)
+    for k in range(4):
+        assert torch.equal(joined[k], torch.cat([part[k] if part.ndim == 3 else part for part in parts], 1))
+    net = EnsembleMLP(4, 6, (5,), 2)
+    torch.testing.assert_close(net(*given), net(joined))
+
+
+def test_what_all_members_share_is_not_copied_for_each() -> None:
+    shared, own = torch.randn(6, 2), torch.randn(4, 6, 2)
+    assert kernels.joined([shared], 4).data_ptr() == shared.data_ptr()
+    assert kernels.joined([shared, shared], 4).stride(0) == 0
+    assert kernels.joined([None, own], 4) is own
 
 
 def test_gradients_by_the_input_and_their_own_gradients_are_those_of_differentiating_twice() -> None:
@@ -111,9 +132,12 @@ def test_gradients_by_the_input_and_their_own_gradients_are_those_of_differentia
 
 
 @pytest.mark.usefixtures("device")
-def test_asking_one_member_gives_what_asking_all_gives() -> None:
-    net, rows, member = EnsembleMLP(4, 3, (8,), 2), torch.randn(9, 3), torch.tensor([0, 2, 2, 1, 0, 0, 2, 1, 2])
-    torch.testing.assert_close(net.ask_one(rows, member), kernels.plain_ask_one(net, 4, rows, member))
+@pytest.mark.parametrize("kind", [EnsembleMLP, NormedMLP])
+def test_asking_one_member_gives_what_asking_all_gives(kind: type[EnsembleMLP]) -> None:
+    net, rows, member = kind(4, 3, (8,), 2), torch.randn(9, 3), torch.tensor([0, 2, 2, 1, 0, 0, 2, 1, 2])
+    torch.testing.assert_close(kernels.ask_one(net, rows, member), kernels.plain_ask_one(net, rows, member))
+    with torch.no_grad():  # one row goes another way
+        torch.testing.assert_close(kernels.ask_one(net, rows[1:2], member[1:2]), net(rows)[2, 1:2])
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40))
@@ -133,9 +157,9 @@ def test_one_row_asks_one_member_and_no_other(members: int, hidden: tuple[int, .
     with torch.no_grad():
         for member in range(members):
             row, asked = torch.randn(1, 7), torch.tensor([member])
-            torch.testing.assert_close(net.ask_one(row, asked), kernels.plain_ask_one(net, members, row, asked))
+            torch.testing.assert_close(kernels.ask_one(net, row, asked), kernels.plain_ask_one(net, row, asked))
     poisoned = EnsembleMLP(2, 7, (256, 256), 6)
     for parameter in poisoned.parameters():
         parameter.data[0] = torch.nan
     with torch.no_grad():
-        assert bool(poisoned.ask_one(torch.randn(1, 7), torch.tensor([1])).isfinite().all())
+        assert bool(kernels.ask_one(poisoned, torch.randn(1, 7), torch.tensor([1])).isfinite().all())

@@ -17,7 +17,7 @@ from apev.belief import BeliefFilter, Likelihood
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.data.sampler import Sampler
-from apev.nn.ensemble import EncoderEnsemble, EnsembleMLP, NormedMLP
+from apev.nn.ensemble import EncoderEnsemble, EnsembleMLP
 from apev.worlds.models import WorldModels
 from apev.worlds.rows import Units
 
@@ -247,7 +247,7 @@ class Agent(nn.Module, ABC):
     def compile_networks(self) -> None:
         """Have torch.compile fuse every network's passes. Weights and files stay as they are; the last digits may differ."""
         for part in self.modules():
-            if isinstance(part, EnsembleMLP | NormedMLP | EncoderEnsemble):
+            if isinstance(part, EnsembleMLP | EncoderEnsemble):
                 part.compile()
 
     @property

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +36,7 @@ class EnsembleMLP(nn.Module):
     """K multilayer perceptrons with ReLU between the layers."""
 
     __call__: Callable[..., Tensor]  # torch says Any
+    normed: ClassVar[bool] = False  # whether layers are normalised
     passes: Any = kernels  # where passes other than `forward` are computed; `compile` puts compiled ones in their place
 
     def __init__(self, members: int, inputs: int, hidden: Sequence[int], outputs: int) -> None:
@@ -44,34 +44,18 @@ class EnsembleMLP(nn.Module):
         self.members = members
         self.layers = nn.ModuleList(EnsembleLinear(members, i, o) for i, o in pairwise([inputs, *hidden, outputs]))
 
-    def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
-        """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
-        return kernels.mlp(x, [p.detach() for p in listed(self)] if frozen else listed(self))
+    def forward(self, *parts: Tensor | None, frozen: bool = False) -> Tensor:
+        """[K, B, out] from parts, side by side: [K, B, d], or [B, d] where all members read the same; None is left out.
 
-    def chosen(self, x: Tensor, choose: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
-        """[B]: of all outputs for x [B, in] one a row, with its gradient by x and none by the weights.
-
-        choose: from all outputs [K, B, out] the member and the output of each row, [B] both. All members are asked; the
-        gradient is that of the chosen one, worked out from the same pass.
+        frozen: the gradient reaches the parts and never the weights.
         """
-        parameters = listed(self)
-        with torch.no_grad():
-            given = self.passes.activations(x.expand(self.members, *x.shape), parameters)
-            member, output = choose(given[-1])
-            value: Tensor = given[-1][member, torch.arange(len(x), device=x.device), output]
-            gradient: Tensor = self.passes.chosen_gradient(given, parameters, member, output)
-        return value + ((x - x.detach()) * gradient).sum(-1)  # the value, with that gradient
+        compute = kernels.normed_mlp if self.normed else kernels.mlp
+        return compute(kernels.joined(parts, self.members), kernels.listed(self, frozen))
 
     def input_gradients(self, x: Tensor, columns: slice) -> Tensor:
         """[K, B, columns]: the gradient of each member's first output by these columns of x; differentiable by the weights."""
-        gradients: Tensor = self.passes.input_gradients(x, listed(self), columns)
+        gradients: Tensor = self.passes.input_gradients(x, kernels.listed(self), columns)
         return gradients
-
-    def ask_one(self, x: Tensor, member: Tensor) -> Tensor:
-        """[B, out]: what the one member says that each row asks: x [B, in], member [B]."""
-        if not (kernels.asks_all(x.device) or torch.is_grad_enabled() or self.members == 1 or x.shape[0] > 1):
-            return kernels.of_one(x, listed(self), int(member))
-        return kernels.ask_one(self, self.members, x, member)
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile every pass through the networks, in place."""
@@ -80,35 +64,13 @@ class EnsembleMLP(nn.Module):
         self.passes = SimpleNamespace(**{name: torch.compile(call, *args, **options) for name, call in plain.items()})
 
 
-def listed(net: EnsembleMLP | NormedMLP) -> list[nn.Parameter]:
-    """Weight, bias, weight, bias, ...: what `parameters()` gives, without a walk over all modules."""
-    layers: Any = net.layers
-    return [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
+class NormedMLP(EnsembleMLP):
+    """The same with layer norm before every ReLU: values that cannot grow without bound far from the data."""
 
-
-class NormedMLP(nn.Module):
-    """K multilayer perceptrons with layer norm before every ReLU: values that cannot grow without bound far from the data."""
-
-    __call__: Callable[..., Tensor]  # torch says Any
-
-    def __init__(self, members: int, inputs: int, hidden: Sequence[int], outputs: int) -> None:
-        super().__init__()
-        self.members = members
-        self.layers = nn.ModuleList(EnsembleLinear(members, i, o) for i, o in pairwise([inputs, *hidden, outputs]))
-
-    def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
-        """x: [K, B, in] -> [K, B, out]; frozen: the gradient reaches x and never the weights."""
-        return kernels.normed_mlp(x, [p.detach() for p in listed(self)] if frozen else listed(self))
-
-    def chosen(self, x: Tensor, choose: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
-        """[B]: of all outputs for x [B, in] one a row, with its gradient by x and none by the weights, as of `EnsembleMLP`."""
-        with torch.no_grad():
-            member, output = choose(self(x.expand(self.members, *x.shape)))
-        own = kernels.ask_one(partial(self, frozen=True), self.members, x, member)  # each row asks its own once more
-        return own.gather(1, output[:, None])[:, 0]
+    normed = True
 
     def input_gradients(self, x: Tensor, columns: slice) -> Tensor:
-        """[K, B, columns]: the gradient of each member's first output by these columns of x; differentiable by the weights."""
+        """[K, B, columns]: the same, by differentiating."""
         x = x.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(self(x)[..., 0].sum(), x, create_graph=True)
         return gradient[..., columns]

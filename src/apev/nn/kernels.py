@@ -1,10 +1,12 @@
 """Where speed is: quick versions of what an ensemble of MLPs computes, each with its plain version beside it.
 
     quick            plain                    what it computes
+    joined           plain_joined             the input of K MLPs from its parts, of which some are the same for all
     mlp              plain_mlp                the output of K MLPs, with gradients
     -                normed_mlp               the same with layer norm
     activations      plain_activations        what every layer gives, without gradients
     chosen_gradient  plain_chosen_gradient    the gradient by its input of the one output that each row asks of one member
+    smallest         plain_smallest           the smallest of the outputs that each row asks for, with its gradient by the input
     input_gradients  plain_input_gradients    the gradient by its input of each member's first output, differentiable again
     ask_one, of_one  plain_ask_one            what the one member says that each row asks; `of_one` where there is one row
 
@@ -16,15 +18,18 @@ quick version with its plain one; nothing else needs to be read to understand an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from apev.machine import quick_products
+
+if TYPE_CHECKING:
+    from apev.nn.ensemble import EnsembleMLP
 
 NARROW = 16  # columns of a matrix product that are few
 LARGE = 2**14  # entries of a matrix that takes long to read
@@ -33,6 +38,27 @@ quick_products()  # before the first product, so that all of them are computed a
 
 
 # ---------------------------------------------------------------------- K MLPs
+
+
+def listed(net: EnsembleMLP, frozen: bool = False) -> list[Tensor]:
+    """Weight, bias, weight, bias, ...: what `parameters()` gives, without a walk over all modules; frozen: detached."""
+    layers: Any = net.layers
+    parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
+    return [p.detach() for p in parameters] if frozen else parameters
+
+
+def plain_joined(parts: Sequence[Tensor | None], members: int) -> Tensor:
+    """[K, B, in]: parts side by side, [K, B, d] or [B, d] where all members read the same; None is left out."""
+    return torch.cat([part.expand(members, -1, -1) for part in parts if part is not None], -1)
+
+
+def joined(parts: Sequence[Tensor | None], members: int) -> Tensor:
+    """The same, once for all members where they read the same."""
+    given = [part for part in parts if part is not None]
+    if len(given) > 1 and any(part.ndim == 3 for part in given):
+        return plain_joined(given, members)
+    x = given[0] if len(given) == 1 else torch.cat(given, -1)
+    return x if x.ndim == 3 else x.expand(members, -1, -1)
 
 
 def plain_mlp(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
@@ -200,6 +226,29 @@ def chosen_gradient(given: Sequence[Tensor], parameters: Sequence[Tensor], membe
     return torch.empty_like(g).index_copy_(0, order, g)
 
 
+def plain_smallest(net: EnsembleMLP, x: Tensor, asked: Tensor, output: Tensor) -> Tensor:
+    """[B]: for x [B, in] the smallest answer of the members [B, N] that each row asks for one output [B].
+
+    Its gradient by x passes through that one member; the networks learn nothing of it.
+    """
+    row = torch.arange(len(x), device=x.device)[:, None]
+    return net(x, frozen=True)[asked, row, output[:, None]].amin(1)
+
+
+def smallest(net: EnsembleMLP, x: Tensor, asked: Tensor, output: Tensor) -> Tensor:
+    """The same, with a way back through that one member alone."""
+    row, parameters = torch.arange(len(x), device=x.device), listed(net)
+    with torch.no_grad():
+        every = joined([x], net.members)
+        given = [net(every)] if net.normed else net.passes.activations(every, parameters)
+        member = asked[row, given[-1][asked, row[:, None], output[:, None]].argmin(1)]  # [B]
+    if net.normed:  # each row asks its own once more
+        return ask_one(net, x, member, frozen=True).gather(1, output[:, None])[:, 0]
+    value: Tensor = given[-1][member, row, output]
+    gradient: Tensor = net.passes.chosen_gradient(given, parameters, member, output)
+    return value + ((x - x.detach()) * gradient).sum(-1)  # the value, with that gradient
+
+
 def plain_input_gradients(x: Tensor, parameters: Sequence[Tensor], columns: slice) -> Tensor:
     """[K, B, columns]: the gradient of each member's first output by these columns of x; differentiable by the weights."""
     x = x.detach().requires_grad_()
@@ -224,17 +273,19 @@ def input_gradients(x: Tensor, parameters: Sequence[Tensor], columns: slice) -> 
 # ---------------------------------------------------------------------- rows that ask one member each
 
 
-def plain_ask_one(net: Callable[[Tensor], Tensor], members: int, rows: Tensor, member: Tensor) -> Tensor:
-    """[B, out]: what the one member says that each row asks: rows [B, in], member [B]."""
-    return net(rows.expand(members, *rows.shape))[member, torch.arange(rows.shape[0], device=rows.device)]
+def plain_ask_one(net: EnsembleMLP, rows: Tensor, member: Tensor, frozen: bool = False) -> Tensor:
+    """[B, out]: what the one member says that each row asks: rows [B, in], member [B]; frozen: it learns nothing of it."""
+    return net(rows, frozen=frozen)[member, torch.arange(rows.shape[0], device=rows.device)]
 
 
-def ask_one(net: Callable[[Tensor], Tensor], members: int, rows: Tensor, member: Tensor) -> Tensor:
+def ask_one(net: EnsembleMLP, rows: Tensor, member: Tensor, frozen: bool = False) -> Tensor:
     """The same without asking the others."""
     if asks_all(rows.device):
-        return plain_ask_one(net, members, rows, member)
-    groups = Groups.of(member, members)
-    return groups.join(net(groups.split(rows)))
+        return plain_ask_one(net, rows, member, frozen)
+    if len(rows) == 1 and net.members > 1 and not net.normed and not torch.is_grad_enabled():
+        return of_one(rows, listed(net), int(member))
+    groups = Groups.of(member, net.members)
+    return groups.join(net(groups.split(rows), frozen=frozen))
 
 
 def of_one(row: Tensor, parameters: Sequence[Tensor], member: int) -> Tensor:

@@ -92,18 +92,19 @@ class QEnsemble(nn.Module):
 
     def plain(self, features: Tensor | None, vector: Tensor, belief: Tensor | None = None) -> Tensor:
         """Q_k(s, a), whatever the belief: [K, B, A]; where the belief is an input, Q_k(s, b, a)."""
-        q = self.heads(self._inputs(features, vector, belief))
+        seen = None if features is None else features[..., : self.features]
+        q = self.heads(seen, vector, belief)
         if self.prior is None:
             return q
         random = None if features is None else features[..., self.features :]
-        return q + self.prior_scale * self.prior(random, vector.expand(self.members, *vector.shape))
+        return q + self.prior_scale * self.prior(random, vector)
 
     def corrected(self, plain: Tensor, features: Tensor | None, vector: Tensor, belief: Tensor) -> Tensor:
         """Q_k(s, b, a) on top of plain values that were computed already; no gradient reaches these, nor the encoders."""
         assert self.correction is not None
         own = torch.diagonal(belief, dim1=0, dim2=2).T if belief.ndim == 3 else belief.T  # [K, B]
-        fixed = None if features is None else features.detach()
-        return plain.detach() + (1 - own).unsqueeze(-1) * self.correction(self._inputs(fixed, vector, belief))
+        seen = None if features is None else features[..., : self.features].detach()
+        return plain.detach() + (1 - own).unsqueeze(-1) * self.correction(seen, vector, belief)
 
     def clone(self, features: Tensor | None, vector: Tensor, allowed: Tensor | None = None) -> Tensor | None:
         """log G_k(a | s), what the log does: [K, B, A]; None where nobody learns it.
@@ -113,17 +114,9 @@ class QEnsemble(nn.Module):
         """
         if self.cloning is None:
             return None if allowed is None else torch.zeros_like(allowed, dtype=vector.dtype).where(allowed, -torch.inf)[None]
-        fixed = None if features is None else features.detach()
-        logits: Tensor = self.cloning(self._inputs(fixed, vector, None))
+        seen = None if features is None else features[..., : self.features].detach()
+        logits = self.cloning(seen, vector)
         return (logits if allowed is None else logits.where(allowed, -torch.inf)).log_softmax(-1)
-
-    def _inputs(self, features: Tensor | None, vector: Tensor, belief: Tensor | None) -> Tensor:
-        parts = [vector.expand(self.members, *vector.shape)]
-        if features is not None:
-            parts.insert(0, features[..., : self.features])
-        if belief is not None:
-            parts.append(belief.expand(self.members, -1, -1))
-        return torch.cat(parts, dim=-1)
 
 
 class RandomPrior(nn.Module):
@@ -154,9 +147,9 @@ class RandomPrior(nn.Module):
         means = (means - means.mean(1, keepdim=True)) / (means.std(1, keepdim=True) + 1e-3)
         return torch.einsum("pc,kcf->kpf", means, self.projection)
 
-    def forward(self, features: Tensor | None, vectors: Tensor) -> Tensor:
+    def forward(self, features: Tensor | None, vector: Tensor) -> Tensor:
         """-> [K, B, A]."""
-        return self.heads(vectors if features is None else torch.cat([features, vectors], dim=-1))
+        return self.heads(features, vector)
 
 
 class CategoricalEnsemble(nn.Module):
@@ -205,13 +198,8 @@ class CategoricalEnsemble(nn.Module):
 
     def logits(self, features: Tensor | None, vector: Tensor, belief: Tensor | None = None) -> Tensor:
         """features: [K, B, F], vector: [B, D], belief: weights [B, K] (or [K, B, K]: a member's own) -> [K, B, A, N]."""
-        parts = [] if features is None else [features]
-        if vector.shape[1]:
-            parts.append(vector.expand(self.members, *vector.shape))
-        if self.belief:
-            assert belief is not None
-            parts.append(belief.expand(self.members, -1, -1))
-        logits: Tensor = self.readout(torch.cat(parts, dim=-1)).unflatten(-1, (self.num_actions, len(self.atoms)))
+        given = self.readout(features, vector, belief if self.belief else None)
+        logits: Tensor = given.unflatten(-1, (self.num_actions, len(self.atoms)))
         return logits
 
     def forward(self, features: Tensor | None, vector: Tensor, belief: Tensor) -> Tensor:

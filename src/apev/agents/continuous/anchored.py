@@ -42,6 +42,7 @@ from apev.agents.continuous.apev import APEVSAC, SCALE_RATE, APEVSACConfig
 from apev.agents.continuous.base import parameters
 from apev.agents.continuous.sac import Actors, Drawn, squash
 from apev.data.batch import Batch, Layout
+from apev.nn import kernels
 from apev.nn.ensemble import EnsembleMLP, NormedMLP
 
 
@@ -69,15 +70,14 @@ class AnchoredActors(Actors):
         if member is None or belief is None:
             return mean, std
         doubt = 1 - belief.gather(1, member[:, None])  # [B, 1]
-        return mean.detach() + doubt * self.shifts.ask_one(torch.cat([obs, belief], -1), member), std.detach()
+        return mean.detach() + doubt * kernels.ask_one(self.shifts, torch.cat([obs, belief], -1), member), std.detach()
 
     def all(self, obs: Tensor, belief: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The same of every actor, [K, B, A]."""
         mean, std = super().all(obs)
         if belief is None:
             return mean, std
-        x = torch.cat([obs, belief], -1)
-        return mean.detach() + (1 - belief.T[..., None]) * self.shifts(x.expand(self.members, *x.shape)), std.detach()
+        return mean.detach() + (1 - belief.T[..., None]) * self.shifts(obs, belief), std.detach()
 
 
 class AnchoredAPEVSAC(APEVSAC):
@@ -106,7 +106,7 @@ class AnchoredAPEVSAC(APEVSAC):
         """The plain agents, then what corrects their values."""
         super().build()
         K, inputs = self.members, self.layout.vector_dim + self.layout.action_dim + self.members
-        networks: type[EnsembleMLP | NormedMLP] = NormedMLP if self.config.layer_norm else EnsembleMLP
+        networks = NormedMLP if self.config.layer_norm else EnsembleMLP
         self.correction = networks(K, inputs, self.config.hidden, 1)
         nothing_at_first(self.correction)
         self.correction_target = deepcopy(self.correction).requires_grad_(False)
@@ -125,24 +125,21 @@ class AnchoredAPEVSAC(APEVSAC):
         mean, std = actors.all(obs)
         return Drawn(*squash(mean, std, self.noise(mean, generator)), self.log_alpha[:, None])
 
-    def own_values(self, net: EnsembleMLP | NormedMLP, obs: Tensor, action: Tensor) -> Tensor:
+    def own_values(self, net: EnsembleMLP, obs: Tensor, action: Tensor) -> Tensor:
         """Q_k(s, a_k) [K, B] of every member's own actions [K, B, A]; no gradient by the weights."""
         x = torch.cat([obs.expand(self.members, *obs.shape), action], -1)
         return torch.stack([q.amin(0) for q in net(x[self.owner], frozen=True)[..., 0].split(self.n)])
 
-    def own_target(
-        self, net: EnsembleMLP | NormedMLP, actors: Actors, step: Batch, generator: torch.Generator | None
-    ) -> Tensor:
+    def own_target(self, net: EnsembleMLP, actors: Actors, step: Batch, generator: torch.Generator | None) -> Tensor:
         """y_k [K, B]: what each member expects of itself."""
         obs = step.next_obs.vector
         drawn = self.own_actions(actors, obs, generator)
         next_q = self.own_values(net, obs, drawn.action) - drawn.log_alpha.exp() * drawn.log_prob
         return step.reward + self.config.gamma * (1 - step.terminated) * next_q
 
-    def doubts(self, net: EnsembleMLP | NormedMLP, obs: Tensor, action: Tensor, belief: Tensor, frozen: bool = False) -> Tensor:
+    def doubts(self, net: EnsembleMLP, obs: Tensor, action: Tensor, belief: Tensor, frozen: bool = False) -> Tensor:
         """(1 - b_k) C_k(s, b, a): [K, B]."""
-        x = torch.cat([obs, action, belief], -1)
-        return (1 - belief.T) * net(x.expand(self.members, *x.shape), frozen=frozen)[..., 0]
+        return (1 - belief.T) * net(obs, action, belief, frozen=frozen)[..., 0]
 
     @torch.no_grad()
     def td_errors(
@@ -220,13 +217,12 @@ class AnchoredAPEVSAC(APEVSAC):
     def policy_value(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
         """[B]: sum_k b_k Q_k(s, b, a), differentiable by the action only."""
         assert belief is not None
-        x = torch.cat([obs, action], -1)
-        every = self.critics(x.expand(self.critics.members, *x.shape), frozen=True)[..., 0]
+        every = self.critics(obs, action, frozen=True)[..., 0]
         plain = torch.stack([q.amin(0) for q in every.split(self.n)])  # [K, B]
         return (belief.T * (plain + self.doubts(self.correction, obs, action, belief, frozen=True))).sum(0)
 
 
-def nothing_at_first(net: EnsembleMLP | NormedMLP) -> None:
+def nothing_at_first(net: EnsembleMLP) -> None:
     """Let a network's output be 0 before it has learned."""
     with torch.no_grad():
         for p in net.layers[-1].parameters():

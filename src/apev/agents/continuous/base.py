@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from apev.agents.agent import Agent
 from apev.data.batch import Layout
 from apev.data.dataset import Dataset
-from apev.nn.ensemble import EnsembleLinear, EnsembleMLP, NormedMLP
+from apev.nn.ensemble import EnsembleLinear, EnsembleMLP
 
 
 class ContinuousAgent(Agent):
@@ -104,7 +104,7 @@ class ContinuousAgent(Agent):
         return [name for name in self.state_dict() if name.split(".")[0] in self.deployed]
 
 
-def start_as_published(net: EnsembleMLP | NormedMLP, last: float) -> None:
+def start_as_published(net: EnsembleMLP, last: float) -> None:
     """Biases .1 and a last layer near zero, as SAC-N's authors start their networks."""
     with torch.no_grad():
         layers = [layer for layer in net.layers if isinstance(layer, EnsembleLinear)]

@@ -44,7 +44,7 @@ class GaussianActor(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean [B, A] in (-1, 1) and deviation [A]."""
-        return self.net(obs[None])[0].tanh(), self.log_std.clamp(*LOG_STD).exp()
+        return self.net(obs)[0].tanh(), self.log_std.clamp(*LOG_STD).exp()
 
     def log_likelihood(self, obs: Tensor, action: Tensor) -> Tensor:
         """log pi(a | s): [B]."""

@@ -95,12 +95,11 @@ class IQL(BC):
 
     def q(self, net: EnsembleMLP, step: Batch) -> Tensor:
         """[N, B] of every critic at the logged action."""
-        x = torch.cat([step.obs.vector, self.to_unit(step.action)], -1)
-        return net(x.expand(self.config.critics, *x.shape))[..., 0]
+        return net(step.obs.vector, self.to_unit(step.action))[..., 0]
 
     def backup(self, step: Batch) -> Tensor:
         """r + gamma V(s'): [B]."""
-        next_v = self.value(step.next_obs.vector[None])[0, :, 0]
+        next_v = self.value(step.next_obs.vector)[0, :, 0]
         return self.reward_scale * step.reward + self.config.gamma * (1 - step.terminated) * next_v
 
     @torch.no_grad()
@@ -117,7 +116,7 @@ class IQL(BC):
         with torch.no_grad():
             target_q = self.backup(batch)  # [B]
             q = self.q(self.target, batch).amin(0)
-        v = self.value(batch.obs.vector[None])[0, :, 0]
+        v = self.value(batch.obs.vector)[0, :, 0]
         advantage = q - v
         value_loss = (torch.where(advantage < 0, 1 - c.expectile, c.expectile) * advantage.square()).mean()
         critic_loss = (self.q(self.critics, batch) - target_q).square().mean(1).sum()

@@ -51,5 +51,4 @@ class REM(SAC):
 
     def policy_value(self, obs: Tensor, action: Tensor, belief: Tensor | None) -> Tensor:
         """[B]: the mean over critics, differentiable by the action only."""
-        x = torch.cat([obs, action], -1)
-        return self.critics(x.expand(self.critics.members, *x.shape), frozen=True)[..., 0].mean(0)
+        return self.critics(obs, action, frozen=True)[..., 0].mean(0)

@@ -38,6 +38,7 @@ from apev.agents.continuous.base import ContinuousAgent, parameters, start_as_pu
 from apev.belief import draw_index, most_believed
 from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
+from apev.nn import kernels
 from apev.nn.ensemble import EnsembleMLP, NormedMLP
 
 LOG_STD = (-5.0, 2.0)
@@ -82,13 +83,13 @@ class Actors(nn.Module):
 
         The belief [B, K] decides who is asked, and nothing else here.
         """
-        out = self.net(obs[None])[0] if member is None else self.net.ask_one(obs, member)
+        out = self.net(obs)[0] if member is None else kernels.ask_one(self.net, obs, member)
         mean, log_std = out.chunk(2, dim=-1)
         return mean, log_std.clamp(*LOG_STD).exp()
 
     def all(self, obs: Tensor, belief: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The same of every actor, [K, B, A]."""
-        mean, log_std = self.net(obs.expand(self.members, *obs.shape)).chunk(2, dim=-1)
+        mean, log_std = self.net(obs).chunk(2, dim=-1)
         return mean, log_std.clamp(*LOG_STD).exp()
 
 
@@ -117,7 +118,8 @@ class SAC(ContinuousAgent):
     deployed: tuple[str, ...] = ("actors", "critics", "log_alpha")
     targets = {"target": "critics"}  # noqa: RUF012
     counts: Tensor  # [K, N] bool: which critics member k takes its minimum over
-    network: Tensor  # [K, N] which network is member k's j-th critic
+    network: Tensor  # [K, N] which network is member k's j-th critic; from n_k on, its last one again
+    head: Tensor  # [K] which of that network's outputs is member k's
     lowest: Tensor  # [] no target is lower
     highest: Tensor  # [] none is higher
 
@@ -158,15 +160,16 @@ class SAC(ContinuousAgent):
     def build(self) -> None:
         """Actors, critics and the weight of the entropy."""
         K, N, hidden = len(self.n), max(self.n), self.config.hidden
-        counts = torch.arange(N)[None] < torch.tensor(self.n)[:, None]
-        own = (counts.flatten().cumsum(0) - 1).view(K, N)
-        self.register_buffer("counts", counts)
-        self.register_buffer("network", torch.arange(N).expand(K, N).clone() if self.shared else own, persistent=False)
+        n, j, k = torch.tensor(self.n)[:, None], torch.arange(N), torch.arange(K)
+        first = torch.zeros_like(n) if self.shared else n.cumsum(0) - n  # [K, 1]: the network of its first critic
+        self.register_buffer("counts", j < n)
+        self.register_buffer("network", first + j.minimum(n - 1), persistent=False)
+        self.register_buffer("head", k if self.shared else torch.zeros_like(k), persistent=False)
         self.register_buffer("lowest", torch.tensor(-torch.inf), persistent=False)
         self.register_buffer("highest", torch.tensor(torch.inf), persistent=False)
         inputs = self.layout.vector_dim + self.layout.action_dim + self.critics_see
         self.actors = self.actor_type(K, self.layout.vector_dim, hidden, self.layout.action_dim)
-        networks: type[EnsembleMLP | NormedMLP] = NormedMLP if self.config.layer_norm else EnsembleMLP
+        networks = NormedMLP if self.config.layer_norm else EnsembleMLP
         self.critics = networks(N, inputs, hidden, K) if self.shared else networks(sum(self.n), inputs, hidden, 1)
         start_as_published(self.critics, 3e-3)
         self.target = deepcopy(self.critics).requires_grad_(False)
@@ -189,10 +192,9 @@ class SAC(ContinuousAgent):
 
     # ------------------------------------------------------------------ values and policy
 
-    def values(self, net: EnsembleMLP | NormedMLP, obs: Tensor, action: Tensor, belief: Tensor | None = None) -> Tensor:
+    def values(self, net: EnsembleMLP, obs: Tensor, action: Tensor, belief: Tensor | None = None) -> Tensor:
         """[K, N, B] of every critic, for each member; actions in (-1, 1)."""
-        x = torch.cat([obs, action] if belief is None else [obs, action, belief], -1)
-        q = net(x.expand(net.members, *x.shape))  # [networks, B, heads]
+        q = net(obs, action, belief)  # [networks, B, heads]
         return q.permute(2, 0, 1) if q.shape[2] == self.members else q[..., 0][self.network]
 
     def reduce(self, q: Tensor) -> Tensor:
@@ -218,7 +220,7 @@ class SAC(ContinuousAgent):
 
     def backup(
         self,
-        net: EnsembleMLP | NormedMLP,
+        net: EnsembleMLP,
         step: Batch,
         belief: Tensor | None = None,
         generator: torch.Generator | None = None,
@@ -327,17 +329,6 @@ class SAC(ContinuousAgent):
 
         It passes through the one critic that is the smallest for its row, and trains no critic.
         """
-
-        def smallest(q: Tensor) -> tuple[Tensor, Tensor]:
-            """The network and the head that each row's gradient passes through, from all of them [networks, B, heads]."""
-            if belief is None:
-                network = q[..., 0].argmin(0)
-                return network, torch.zeros_like(network)
-            member, rows = draw_index(belief, self.generator), torch.arange(len(obs), device=obs.device)
-            head = member if q.shape[2] > 1 else torch.zeros_like(member)
-            networks = self.network[member]  # [B, N]
-            own = q[networks, rows[:, None], head[:, None]].masked_fill(~self.counts[member], torch.inf)
-            return networks[rows, own.argmin(1)], head
-
+        member = obs.new_zeros(len(obs), dtype=torch.int64) if belief is None else draw_index(belief, self.generator)
         x = torch.cat([obs, action] if belief is None else [obs, action, belief], -1)
-        return self.critics.chosen(x, smallest)
+        return kernels.smallest(self.critics, x, self.network[member], self.head[member])

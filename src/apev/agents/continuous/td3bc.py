@@ -36,6 +36,7 @@ from apev.data.batch import Batch, Layout, Observations
 from apev.data.dataset import Dataset
 from apev.data.mapped import moments
 from apev.data.returns import returns_to_go
+from apev.nn import kernels
 from apev.nn.ensemble import EnsembleMLP, NormedMLP
 
 ACTOR_EVERY = 2  # updates
@@ -176,7 +177,7 @@ class TD3BC(ContinuousAgent):
             action = self.slow_actors(vector[None])[0].tanh()
         else:
             trusted = most_believed(log_belief) if greedy else draw_index(log_belief.exp(), generator or self.generator)
-            action = self.slow_actors.ask_one(vector, trusted).tanh()
+            action = kernels.ask_one(self.slow_actors, vector, trusted).tanh()
         return self.from_unit(action if greedy else self.disturbed(action, generator))
 
     @torch.no_grad()

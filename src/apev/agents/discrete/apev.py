@@ -223,7 +223,7 @@ class APEV(QAgent):
         if batch.log_belief is not None:
             return bayes.apply_floor(batch.log_belief)
         rows, device, draws = len(batch.action), self.scale.device, self.generator
-        drawn = bayes.apply_floor(sample_dirichlet(c.concentration, rows, self.members, draws, device))
+        drawn = sample_dirichlet(c.concentration, rows, self.members, draws, device)
         others = (batch.group[:, None] == batch.group) & (batch.terminated == 0)  # [B, B]
         others.fill_diagonal_(False)
         # The part that was seen is uniform on [-1/8, 9/8], cut off at 0 and 1: a tenth of the rows have seen no other row of
@@ -232,7 +232,7 @@ class APEV(QAgent):
         seen = others & (torch.rand(rows, rows, generator=draws, device=device) < part)
         evidence = normalise(seen.float() @ bayes.log_likelihood(errors).clamp_min(-1e4))
         replaced = torch.rand(rows, 1, generator=draws, device=device) < c.evidence_share
-        return torch.where(replaced & others.any(1, keepdim=True), bayes.apply_floor(evidence), drawn)
+        return bayes.apply_floor(torch.where(replaced & others.any(1, keepdim=True), evidence, drawn))
 
     def row_weights(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Who trains on which row, and whose scale is measured there, [K, B] both.
