@@ -6,7 +6,6 @@ beyond doubt, and by something that matters.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
