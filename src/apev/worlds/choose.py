@@ -104,9 +104,9 @@ class Score:
 def better(one: Score, other: Score) -> Score:
     """The likelier of two, and in each column the one with the smaller errors.
 
-    Kinds must predict better than one model for all, and than their own models do where they know of a context what they know of
-    any: the mean of several networks predicts better than one of them even where all have learned the same, and where one
-    network is the best for everybody, its being found proves no kinds.
+    Kinds must predict better than one model for all. They must also predict better than their own models do with a belief that
+    knows of this context only what is usual: the mean of several networks predicts better than one of them even where all
+    have learned the same, and one network may be the best for every context.
     """
     likelihood = max(one.likelihood, other.likelihood, key=lambda found: float(found.mean()))
     squares = torch.where(one.squares.mean(0) <= other.squares.mean(0), one.squares, other.squares)

@@ -116,8 +116,9 @@ def find(
             tried, best = try_numbers(rows, errors, kinds, most, seed, generator, each)
             if best is None:
                 return Found(one.kind, numbers, None, tried, rows, None)
-            sorted_into = sort(best, rows)
-            sorted_into = none_empty(sorted_into, rows.sums(best.of_rows(rows))) if kinds else large_ones(sorted_into)
+            by_kind = rows.sums(best.of_rows(rows))
+            sorted_into = by_kind.argmax(1)
+            sorted_into = none_empty(sorted_into, by_kind) if kinds else large_ones(sorted_into)
             if int(sorted_into.max()) < 1:
                 return Found(one.kind, numbers, None, tried, rows, None)
         models, kind, held_out = finish(rows, sorted_into, seed, each, fixed=isinstance(kinds, np.ndarray))
@@ -311,7 +312,7 @@ def sort(models: WorldModels, rows: Rows) -> Tensor:
 
 
 def none_empty(kind: Tensor, by_kind: Tensor) -> Tensor:
-    """[C]: kinds [C], where one that no context is of takes the one that it explains best, beside the best explanation [C, K]."""
+    """[C]: kinds [C]; one that has no context takes the one that it explains best, next to the best explanation of [C, K]."""
     kind = kind.clone()
     for k in range(by_kind.shape[1]):
         if not bool((kind == k).any()):
