@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from apev.worlds.regression import Sums, mixtures
 from apev.worlds.rows import Rows
 
 QUIET = Console(quiet=True)
+walks = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "verdicts.py"))["walks"]
 
 
 def pushers(contexts: int = 24, rows: int = 60, kinds: int = 2, seed: int = 0) -> tuple[Dataset, np.ndarray]:
@@ -48,32 +50,6 @@ def pushers(contexts: int = 24, rows: int = 60, kinds: int = 2, seed: int = 0) -
         source={"observation_names": ["place", "speed"], "action_low": [-1.0], "action_high": [1.0]},
     )
     return log, kind
-
-
-def walkers(
-    episodes: int, steps: int, goals: tuple[tuple[float, float], ...] = ((0.7, 0.7),), ends: bool = True, seed: int = 0
-) -> Dataset:
-    """Walks in a square, a reward of 1 near a goal that is not seen, where the episode ends; one goal an episode."""
-    rng = np.random.default_rng(seed)
-    rows: list[tuple[np.ndarray, np.ndarray, float, np.ndarray, bool, bool]] = []
-    for episode in range(episodes):
-        goal = np.array(goals[episode % len(goals)])
-        place, heading = rng.uniform(-1, 1, 2), rng.uniform(-1, 1, 2)
-        for step in range(steps):
-            if np.linalg.norm(heading - place) < 0.1:
-                heading = rng.uniform(-1, 1, 2)
-            action = np.clip(3 * (heading - place) + rng.normal(0, 0.3, 2), -1, 1)
-            after = np.clip(place + 0.1 * action + rng.normal(0, 0.005, 2), -1, 1)
-            there = bool(np.linalg.norm(after - goal) < 0.25)
-            over = ends and there
-            rows.append((place, action, float(there), after, over, step == steps - 1 and not over))
-            place = after
-            if over:
-                break
-    obs, actions, rewards, after_all, ended, cut = (np.array(column) for column in zip(*rows, strict=True))
-    return Dataset.from_arrays(
-        obs.astype(np.float32), actions.astype(np.float32), rewards, ended, cut, next_observations=after_all.astype(np.float32)
-    )
 
 
 def same_sorting(found: np.ndarray, true: np.ndarray) -> float:
@@ -118,12 +94,11 @@ def test_a_log_of_one_kind_is_of_one_kind() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_rare_ends_are_no_kinds(seed: int) -> None:
     """One network is the best for everybody, and an end or two are foretold by chance: neither proves a kind."""
-    assert apev.kinds(walkers(100, 30, seed=seed), most=3, console=QUIET).count == 1
+    assert apev.kinds(walks(1, episodes=100, steps=30, ends=True, seed=seed), most=3, console=QUIET).count == 1
 
 
 def test_every_kind_that_was_asked_for_has_a_context() -> None:
-    log = walkers(30, 30, goals=((0.7, 0.7), (-0.7, 0.7), (0.0, -0.8)))
-    found = apev.kinds(log, count=4, console=QUIET)
+    found = apev.kinds(walks(3, episodes=30, steps=30, ends=True), count=4, console=QUIET)
     assert all((found.kind == kind).any() for kind in range(found.count))
 
 
