@@ -67,6 +67,17 @@ def in_todays_names(config_type: type, stored: Mapping[str, Any]) -> dict[str, A
     return named
 
 
+def check_pictures(picture: str | None, discrete: bool) -> None:
+    """Refuse what no algorithm learns: continuous actions from pictures. picture: the log's name of it, where there is one."""
+    if picture is not None and not discrete:
+        raise ValueError(
+            f"no algorithm learns continuous actions from pictures, and {picture!r} is one. "
+            "Fix: leave the picture out and log what it shows as numbers, such as poses or the features [N, D] of a "
+            "trained encoder; or number a few choices of the action, as integers [N]: ape-v, dqn, cql, iql and bc "
+            "learn those from pictures."
+        )
+
+
 class Agent(nn.Module, ABC):
     """A value ensemble and the policy it implies. Agents that do not adapt have one member: same code, no special case."""
 
