@@ -267,7 +267,14 @@ class Agent(nn.Module, ABC):
         c = self.config
         if not isinstance(c, BeliefConfig):
             return BeliefFilter()
-        return BeliefFilter(c.likelihood, c.temperature, c.forgetting, c.floor, scale=self.scale)
+        version = self.scale._version
+        kept: tuple[BeliefFilter, Any, int] | None = self.__dict__.get("_filter")
+        if kept is not None and kept[0].scale is self.scale and kept[1] is c and kept[2] == version:
+            return kept[0]  # a deployed policy asks at each step; a scale that stays as it is, is looked at once
+        made = BeliefFilter(c.likelihood, c.temperature, c.forgetting, c.floor, scale=self.scale)
+        if not torch.compiler.is_exporting():  # there it would be one of tensors without numbers
+            self.__dict__["_filter"] = made, c, version
+        return made
 
     @torch.no_grad()
     def track_scale(self, squares: Tensor, weight: Tensor, rate: float) -> None:
