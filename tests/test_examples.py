@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -77,20 +78,27 @@ def test_a_sweep_runs_on_ray(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert all(f"{name}: {value:.1f}" in out for name, value in made.items())
 
 
-@pytest.mark.parametrize("continuous", [False, True])
-def test_exported_files_run_an_episode(continuous: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+TAXI = max(name for name in gymnasium.registry if name.startswith("Taxi-v"))  # whichever version there is
+SMALL_SAC = APEVSACConfig(critics=4, hidden=(16,))
+CARTPOLE = Layout((("observation", 4),), None, None, 2, True)
+ONE_NUMBER = Layout((("observation", 1),), None, None, 6, True, masked=True)
+PENDULUM = Layout((("observation", 3),), None, None, 0, True, (-2.0,), (2.0,))
+
+
+@pytest.mark.parametrize(
+    ("env", "layout"),
+    [("CartPole-v1", CARTPOLE), (TAXI, ONE_NUMBER), ("Pendulum-v1", PENDULUM)],
+    ids=["discrete", "masked", "continuous"],
+)
+def test_exported_files_run_an_episode(env: str, layout: Layout, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package, reason="needs the extra: pip install 'apev[onnx]'")
-    layout = Layout((("observation", 4),), None, None, 2, True)
-    agent: Agent = DQN(layout, DQNConfig(members=3, hidden=(16,)))
-    if continuous:
-        box = Layout((("observation", 3),), None, None, 0, True, (-2.0,), (2.0,))
-        agent = APEVSAC(box, APEVSACConfig(critics=4, hidden=(16,)))
-    policy, env = Policy(agent), "Pendulum-v1" if continuous else "CartPole-v1"
+    agent: Agent = DQN(layout, DQNConfig(members=3, hidden=(16,))) if layout.num_actions else APEVSAC(layout, SMALL_SAC)
+    policy = Policy(agent)
     policy.export(tmp_path)
     total, belief = runpy.run_path(str(DEPLOY))["main"](str(tmp_path), env)
     assert "belief" in capsys.readouterr().out
-    if not continuous:  # whose noise is another
+    if layout.num_actions:  # the other one's noise is another
         ours = rollout(policy, GymnasiumBatch(env, 1), trace=True)
         assert total == ours.returns[0]
         np.testing.assert_allclose(belief, ours.beliefs[-1][0], atol=1e-5)

@@ -164,3 +164,46 @@ def test_an_array_that_is_used_again_does_not_change_what_was_seen(dtype: Any) -
         policy.observe(1.0, np.full(2, -2, dtype), False)
         beliefs.append(policy.belief)
     np.testing.assert_array_equal(beliefs[0], beliefs[1])
+
+
+@pytest.mark.parametrize("value", [0.5, np.float32(0.5), np.array(0.5), [0.5], torch.tensor(0.5)])
+def test_the_only_environments_step_counts_however_it_is_told(value: Any) -> None:
+    told, plain = deployed(envs=1), deployed(envs=1)
+    told.observe(value, np.ones((1, 2)), np.array([False]), active=[True])  # as one of many environments would be
+    plain.observe(0.5, np.ones((1, 2)), False)
+    np.testing.assert_array_equal(told.belief, plain.belief)
+    assert abs(plain.belief - 1 / K).max() > 1e-4
+
+
+@pytest.mark.parametrize("value", [NAN, np.inf, FAR, np.float32(NAN), 10**30, "much"])
+def test_a_single_number_is_checked_too(value: Any) -> None:
+    policy = deployed(envs=1)
+    with pytest.raises(ValueError, match="reward"):
+        policy.observe(value, np.ones((1, 2)), False)
+    with pytest.raises(ValueError, match="terminated"):
+        policy.observe(0.5, np.ones((1, 2)), value)
+    np.testing.assert_allclose(policy.belief, 1 / K)
+
+
+def test_one_member_is_not_asked_how_wrong_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Policy(DQN(VECTOR, DQNConfig(members=1, hidden=(8,))))
+    monkeypatch.setattr(policy.agent, "td_errors", None)
+    policy.act(np.zeros(2))
+    policy.observe(1.0, np.zeros(2), False)
+    np.testing.assert_array_equal(policy.belief, [1.0])
+    policy.act(np.zeros(2))
+    with pytest.raises(ValueError, match="reward holds a number that is NaN"):
+        policy.observe(NAN, np.zeros(2), False)
+
+
+def test_a_filter_is_kept_until_its_scale_or_settings_change() -> None:
+    agent = DQN(VECTOR, DQNConfig(members=2, hidden=(8,)))
+    first = agent.filter
+    assert agent.filter is first
+    agent.scale.fill_(2.0)
+    assert agent.filter is not first
+    agent.follow(forgetting=0.5)
+    assert agent.filter.forgetting == 0.5
+    agent.scale.zero_()
+    with pytest.raises(ValueError, match="every scale must be positive"):
+        _ = agent.filter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -304,11 +305,22 @@ def test_taxis_masks_are_understood(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- what no agent does yet
 
 
-def test_continuous_actions_from_pictures_are_refused_with_ways_out() -> None:
+def test_continuous_actions_from_pictures_are_refused_with_ways_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pictures = np.random.default_rng(0).integers(0, 255, (ROWS, 16, 16, 3), dtype=np.uint8)
     given = {"observations": pictures, "actions": np.ones((ROWS, 1), np.float32), "action_masks": None}
     log = Dataset.from_arrays(**(columns() | given))
-    with pytest.raises(ValueError, match=r"none learns continuous actions from pictures\. Fix: .*features.*integers"):
-        apev.train(log, "td3-bc", updates=1, console=QUIET)
+    told = r"no algorithm learns continuous actions from pictures.*Fix: .*features.*integers"
+    for algorithm in ("ape-v", "td3-bc", "bc-gru", "iql-stacked"):
+        with pytest.raises(ValueError, match=told):
+            apev.train(log, algorithm, updates=1, console=QUIET)
+    with pytest.raises(ValueError, match=told):
+        apev.tune(log, trials=1, out=tmp_path / "tune", console=QUIET)
+    log.save(tmp_path / "log.npz")
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "--data", str(tmp_path / "log.npz"), "--out", str(tmp_path / "run"), "--seeds", "0", "1"])
+    err = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert re.search(told, err)
+    assert err.count("Fix:") == 1  # not once a training
     chosen = read(observations=pictures, action_masks=None)  # the second way out works
     apev.train(chosen, "bc", updates=1, hidden=(8,), batch_size=16, console=QUIET)

@@ -204,7 +204,9 @@ def test_trackio_has_one_run_with_the_metrics(tmp_path: Path, monkeypatch: pytes
     by_step = {point["step"]: point for point in trackio.sqlite_storage.SQLiteStorage.get_logs("apev", runs[0].name)}
     assert sorted(by_step) == [line["update"] for line in lines]
     for line in lines:
-        assert by_step[line["update"]]["loss"] == pytest.approx(line["loss"])
+        assert {name: by_step[line["update"]][name] for name in line.keys() - {"update"}} == pytest.approx(
+            {name: value for name, value in line.items() if name != "update"}
+        )
 
 
 def test_the_command_line_offers_trackers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

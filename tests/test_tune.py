@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -109,3 +110,11 @@ def test_the_command_names_the_best_run(tmp_path: Path, capsys: pytest.CaptureFi
     told = capsys.readouterr().out
     assert f'apev.load("{tmp_path / "t" / "trial-0"}")' in told
     assert "apev fqe" in told
+
+
+def test_a_log_of_pictures_is_refused_before_any_trial(tmp_path: Path) -> None:
+    ended = np.ones(6, dtype=bool)
+    shown = Dataset.from_arrays(np.zeros((6, 8, 8, 3), np.uint8), np.arange(6) % 2, np.ones(6), ended, ~ended)
+    with pytest.raises(ValueError, match=r"fitted Q evaluation, which reads vectors.*Fix: "):
+        search(tmp_path / "tune", 2, shown)
+    assert not (tmp_path / "tune").exists()

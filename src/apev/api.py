@@ -19,7 +19,7 @@ from rich.console import Console
 from torch import Tensor
 
 from apev.agents import ALGORITHMS, BeliefConfig, Variant, find
-from apev.agents.agent import Agent
+from apev.agents.agent import Agent, check_pictures
 from apev.agents.registry import agent_of
 from apev.checkpoint import LATEST
 from apev.data import Dataset, Sampler
@@ -114,6 +114,7 @@ def train(
     extras, console = extras or Extras(), console or Console(stderr=True, highlight=False)
     tracker = tracker_of(track)
     log = data if isinstance(data, Dataset) else Dataset.load(data)
+    check_pictures(log.picture_key, log.discrete)
     looks = config is None and extras.sampler is None
     if config is None:
         variant = find(algorithm, discrete=log.discrete, base=base)

@@ -187,36 +187,41 @@ class Policy:
             state.waiting = None
             return
         device, count, layout = state.log_belief.device, len(state.log_belief), self.agent.layout
-        used = state.waiting if active is None else state.waiting & inputs.flags("active", active, count, device)
+        used: Tensor | None = None  # [n] rows that count; None: the only environment, whose step it must be
+        if active is not None:
+            used = state.waiting & inputs.flags("active", active, count, device)
+        elif count > 1:
+            used = state.waiting
         after, _ = self._read(next_obs)
         if len(after.vector) != count:
             raise ValueError(f"next_obs has {len(after.vector)} entries for {count} environments.")
+        ended = inputs.flags("terminated", terminated, count, device, used)
         if mask is not None:  # where the episode is over or not looked at, nothing needs to be allowed
-            free = inputs.flags("terminated", terminated, count, device, used) | ~used
+            free = ended if used is None else ended | ~used
             after = replace(after, allowed=self._allowed("mask", mask, count, free))
         step = Batch(
             obs=state.obs,
             action=state.action if action is None else inputs.actions(action, count, layout, device, used),
             reward=inputs.column("reward", reward, count, device, used),
             next_obs=replace(after, vector=inputs.observed("next_obs", after.vector, used)),
-            terminated=inputs.flags("terminated", terminated, count, device, used).float(),
+            terminated=ended.float(),
             group=torch.zeros(count, dtype=torch.int64, device=device),
         )
-        if self.adapts:
+        log_belief, history = state.log_belief, state.history
+        if self.adapts and self.members > 1:  # of one member there is nothing to believe or not
             joined, features = self._features.of_step(step)
-            evidence = self.agent.log_evidence(joined, state.log_belief, features, self._draws)
-            log_belief = self.filter.weigh(state.log_belief, evidence, used)
-            if not bool(torch.isfinite(torch.where(used[:, None], evidence + log_belief, 0.0)).all()):
+            evidence = self.agent.log_evidence(joined, log_belief, features, self._draws)
+            log_belief = self.filter.weigh(log_belief, evidence, used)
+            told = evidence + log_belief
+            if not bool(torch.isfinite(told if used is None else torch.where(used[:, None], told, 0.0)).all()):
                 raise ValueError(
                     "this step makes members' errors overflow. Fix: repair reward and next_obs, or check their units."
                 )
-        else:
-            log_belief = state.log_belief
-        history = state.history
         if history is not None:
-            history = torch.where(used[:, None], self.agent.take_in(history, step), history)
+            taken = self.agent.take_in(history, step)
+            history = taken if used is None else torch.where(used[:, None], taken, history)
         if self._memory is not None:
-            self._memory.learn(step, used.cpu())
+            self._memory.learn(step, (state.waiting if used is None else used).cpu())
         # last: whatever is refused above has changed nothing
         state.log_belief, state.history, state.waiting = log_belief, history, None
 

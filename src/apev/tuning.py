@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from apev.agents import ALGORITHMS
+from apev.agents.agent import check_pictures
 from apev.api import train
 from apev.cells import Cell, run_cells
 from apev.cells.cell import log_at
@@ -165,6 +166,12 @@ def tune(
         raise ModuleNotFoundError(INSTALL) from error
     console = console or Console(stderr=True, highlight=False)
     log, folder = data if isinstance(data, Dataset) else Dataset.load(data), Path(out)
+    check_pictures(log.picture_key, log.discrete)
+    if log.picture_key is not None:
+        raise ValueError(
+            f"trials are judged by fitted Q evaluation, which reads vectors, and this log has the picture {log.picture_key!r}. "
+            "Fix: log features [N, D] of it; or train each with apev.train and try them with apev.evaluate."
+        )
     if trials < 1 or updates < 4:
         raise ValueError(f"trials is {trials}, updates {updates}. Fix: at least 1 and 4.")
     together = at_once or jobs or (1 if ray is None else ON_RAY)

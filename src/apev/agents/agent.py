@@ -67,6 +67,17 @@ def in_todays_names(config_type: type, stored: Mapping[str, Any]) -> dict[str, A
     return named
 
 
+def check_pictures(picture: str | None, discrete: bool) -> None:
+    """Refuse what no algorithm learns: continuous actions from pictures. picture: the log's name of it, where there is one."""
+    if picture is not None and not discrete:
+        raise ValueError(
+            f"no algorithm learns continuous actions from pictures, and {picture!r} is one. "
+            "Fix: leave the picture out and log what it shows as numbers, such as poses or the features [N, D] of a "
+            "trained encoder; or number a few choices of the action, as integers [N]: ape-v, dqn, cql, iql and bc "
+            "learn those from pictures."
+        )
+
+
 class Agent(nn.Module, ABC):
     """A value ensemble and the policy it implies. Agents that do not adapt have one member: same code, no special case."""
 
@@ -256,7 +267,14 @@ class Agent(nn.Module, ABC):
         c = self.config
         if not isinstance(c, BeliefConfig):
             return BeliefFilter()
-        return BeliefFilter(c.likelihood, c.temperature, c.forgetting, c.floor, scale=self.scale)
+        version = self.scale._version
+        kept: tuple[BeliefFilter, Any, int] | None = self.__dict__.get("_filter")
+        if kept is not None and kept[0].scale is self.scale and kept[1] is c and kept[2] == version:
+            return kept[0]  # a deployed policy asks at each step; a scale that stays as it is, is looked at once
+        made = BeliefFilter(c.likelihood, c.temperature, c.forgetting, c.floor, scale=self.scale)
+        if not torch.compiler.is_exporting():  # there it would be one of tensors without numbers
+            self.__dict__["_filter"] = made, c, version
+        return made
 
     @torch.no_grad()
     def track_scale(self, squares: Tensor, weight: Tensor, rate: float) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from apev import api
 from apev.agents import ALGORITHMS, find
+from apev.agents.agent import check_pictures
 from apev.cells import Cell, Machines
 from apev.cells.cell import log_at
 from apev.data import Dataset, Sampler
@@ -92,6 +93,7 @@ class Train(Machines):
         self.use()
         log = log_at(str(self.data))
         Console(stderr=True, highlight=False).print(markup(repr(log)))
+        check_pictures(log.picture_key, log.discrete)  # once, and not by every training
         if self.fqe and log.picture_key is not None:
             raise ValueError("--fqe values policies that read vectors, and this log has pictures. Fix: leave --fqe out.")
         for agent in self.agent:

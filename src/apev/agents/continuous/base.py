@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from apev.agents.agent import Agent
+from apev.agents.agent import Agent, check_pictures
 from apev.data.batch import Layout
 from apev.data.dataset import Dataset
 from apev.nn.ensemble import EnsembleLinear, EnsembleMLP
@@ -26,13 +26,7 @@ class ContinuousAgent(Agent):
         super().__init__()
         if not layout.action_dim:
             raise ValueError("this agent needs continuous actions. Fix: give actions [N, A] of floats, or pick another agent.")
-        if layout.picture is not None:
-            raise ValueError(
-                f"this agent reads vectors, not the picture {layout.picture!r}: none learns continuous actions from pictures. "
-                "Fix: leave the picture out and log what it shows as numbers, such as poses or the features [N, D] of a "
-                "trained encoder; or number a few choices of the action, as integers [N]: ape-v, dqn, cql, iql and bc "
-                "learn those from pictures."
-            )
+        check_pictures(layout.picture, discrete=False)
         self.layout, self.config, self.members = layout, config, members
         self.measured = members
         self.register_buffer("scale", torch.ones(members))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from apev.agents.agent import Agent
+from apev.agents.agent import Agent, check_pictures
 from apev.agents.continuous.base import ContinuousAgent
 from apev.agents.continuous.iql import IQL
 from apev.data.batch import Batch, Layout, Observations
@@ -63,9 +63,11 @@ class HistoryAgent(Agent):
 
     def __init__(self, layout: Layout, config: Any, *, num_groups: int = 0, seed: int = 0) -> None:
         super().__init__()
+        check_pictures(layout.picture, layout.num_actions > 0)
         if layout.picture is not None:
             raise ValueError(
-                f"this agent reads vectors, not the picture {layout.picture!r}. Fix: log features, or pick another agent."
+                f"this agent reads vectors, not the picture {layout.picture!r}. "
+                "Fix: log features [N, D] of it, or train ape-v, dqn, cql, iql or bc."
             )
         self.layout, self.config = layout, config
         wide = replace(layout, vectors=(("observation", self.input_dim),), bare=True)
