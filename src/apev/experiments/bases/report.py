@@ -108,7 +108,7 @@ def show(folder: Path, page: Path | None = None) -> None:
     heading, *body = rows(summary)
     table = Table(title="APE-V with default settings, beside cloning", box=box.SIMPLE, header_style="bold")
     for number, name in enumerate(heading):
-        table.add_column(name, justify="right" if number else "left")
+        table.add_column(name, justify="right" if number else "left", overflow="fold")  # a name that is cut off names nothing
     for line in body:
         table.add_row(*map(markup, line))
     Console(highlight=False).print(table)
