@@ -3,6 +3,7 @@
     python benchmarks/fqe.py --world customers
     python benchmarks/fqe.py --world pendulum
     python benchmarks/fqe.py --world d4rl --data hopper-medium-replay-v2.npz --env Hopper-v5
+    python benchmarks/fqe.py --summary --page docs/offline-choice.md
 
 Trains some policies on one log (algorithms, seeds, numbers of updates), values each from the log alone and plays each in the
 environment. OUT/WORLD.json keeps every policy with the values of its resamples and its episodes; OUT/summary.json has
@@ -26,6 +27,7 @@ from scipy.stats import spearmanr
 
 import apev
 from apev.experiments.common.provenance import provenance
+from apev.experiments.common.tables import fill_table, markdown_rows
 from apev.files import read_json, write_json
 
 QUIET = Console(quiet=True)
@@ -61,12 +63,14 @@ CONTINUOUS = (
 )
 WORLDS = {"customers": "apev/Customers-v0", "pendulum": "apev/PendulumFleet-v0", "d4rl": None}
 EXAMPLES = {"customers": "customers", "pendulum": "pendulum-fleet"}
+LABELS = {"customers": "customers", "pendulum": "pendulums", "d4rl": "hopper, D4RL"}
+STATIC = {"d3rlpy's FQE": "d3rlpy", "ours, lower end": "ours_by_lower_end", "ours, value": "ours_by_value"}
 
 
 def main() -> None:
     """Train, value, play, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--world", choices=[*WORLDS], required=True)
+    parser.add_argument("--world", choices=[*WORLDS])
     parser.add_argument("--data", type=Path, default=None, help="the log; needed for d4rl")
     parser.add_argument("--env", default=None, help="the environment, where the log does not name it")
     parser.add_argument("--episodes", type=int, default=100, help="that each policy plays")
@@ -75,10 +79,16 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=None, help="keep the trained runs here; a run that is there is taken")
     parser.add_argument("--out", type=Path, default=Path("results/fqe"))
     parser.add_argument("--summary", action="store_true", help="only write summary.json again from what is in OUT")
+    parser.add_argument("--page", type=Path, default=None, help="with --summary: write its table into this Markdown page too")
     asked = parser.parse_args()
     if asked.summary:
-        print(json.dumps(summarise(asked.out)))
+        told = summarise(asked.out)
+        if asked.page is not None:
+            fill_table(asked.page, asked.out, markdown(told))
+        print(json.dumps(told))
         return
+    if asked.world is None:
+        parser.error("there is no world. Fix: --world, or --summary.")
     if asked.data is None and asked.world not in EXAMPLES:
         parser.error("--world d4rl needs a log. Fix: --data FILE.")
     log = apev.Dataset.load(asked.data) if asked.data is not None else apev.Dataset.example(EXAMPLES[asked.world])
@@ -187,6 +197,28 @@ def summarise(out: Path) -> dict[str, Any]:
     answer = {"benchmark": "fqe", "worlds": worlds}
     write_json(out / "summary.json", answer)
     return answer
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """The table for a page, from summary.json."""
+    heading = ["log", "policies", "ranked by", "Spearman", "95% interval", "pairs ordered right", "first one returns"]
+    rows = [[*heading, "best", "median"]]
+    for name, world in found["worlds"].items():
+        ends = [f"{world[key]:,.1f}" for key in ("best_return", "median_return")]
+        rows.append([LABELS[name], str(world["policies"]), "lower end", *cells(world["by_lower_end"]), *ends])
+        rows.append(["", "", "value", *cells(world["by_value"]), "", ""])
+        beside = world["d3rlpy"] or {}
+        for label, key in STATIC.items() if beside else ():
+            count = beside[key]["spearman"]["policies"] if key == "d3rlpy" and beside[key]["spearman"] else ""
+            rows.append(["", f"{count} static" if count else "", label, *cells(beside[key]), "", ""])
+    return markdown_rows(rows)
+
+
+def cells(ranked: dict[str, Any]) -> list[str]:
+    """Of one way to rank."""
+    told, pairs = ranked["spearman"], ranked["ordered"]
+    correlation = [f"{told['value']:.2f}", f"{told['low']:.2f} to {told['high']:.2f}"] if told else ["", ""]
+    return [*correlation, f"{pairs['right']:.0%} of {pairs['pairs']}", f"{ranked['picked_return']:,.1f}"]
 
 
 def ranking(rows: list[dict[str, Any]], key: str) -> dict[str, Any]:

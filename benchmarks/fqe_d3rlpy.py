@@ -4,7 +4,7 @@
 
 in an environment of its own with `pip install -e . d3rlpy==2.8.1`. d3rlpy values its own algorithms; all that it asks of one
 is the best action for observations, which a thin object gives here. It knows no belief and no history, so that policies which
-adapt cannot be valued. Writes OUT/d3rlpy/WORLD.json; `fqe.py --world WORLD --summary` takes it into the table.
+adapt cannot be valued. Writes OUT/d3rlpy/WORLD.json; `fqe.py --summary` takes it into the table.
 """
 
 from __future__ import annotations

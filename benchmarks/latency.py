@@ -1,4 +1,6 @@
-"""How long a step takes for one environment: python benchmarks/latency.py --peers PYTHON
+"""How long a step takes for one environment:
+
+    python benchmarks/latency.py --peers PYTHON --out results/benchmarks/latency.json --page docs/deploying.md
 
 For each policy, in microseconds: `act` and `observe` in torch (`policy.act`, `policy.observe`) and in onnxruntime with one
 thread (the files of `policy.export`), beside `predict` of stable-baselines3 and d3rlpy. Networks of 2 x 256, half-cheetah's
@@ -36,6 +38,7 @@ import numpy as np
 OBS, ACTIONS, HIDDEN = 17, 6, (256, 256)
 ROWS = 256  # observations that are taken in turn
 CPU = ", cpu"
+PEERS = ("stable-baselines3", "d3rlpy")
 Calls = dict[str, Callable[[int], Any]]  # what is timed, by name; asked for step 0, 1, ...
 
 
@@ -51,6 +54,10 @@ class Options:
     """The Python of an environment that has stable-baselines3 and d3rlpy."""
     out: Path | None = None
     """Write all numbers to this JSON file."""
+    page: Path | None = None
+    """Write them as a table into this Markdown page too, between the marks that name OUT."""
+    written: bool = False
+    """Measure nothing: write the page's table from what is in OUT."""
 
 
 def observations() -> np.ndarray:
@@ -231,7 +238,7 @@ def measure(options: Options, folder: Path) -> dict[str, dict[str, list[float]]]
         files = Policy(make()).export(folder / str(number))
         workers[f"torch: {name}"] = Worker(sys.executable, "torch", name)
         workers[f"onnx: {name}"] = Worker(sys.executable, "onnx", str(files))
-    for peer in ("stable-baselines3", "d3rlpy") if options.peers else ():
+    for peer in PEERS if options.peers else ():
         for kind in ("discrete", "continuous"):
             workers[f"{peer}: {kind}"] = Worker(str(options.peers), peer, kind)
     found: dict[str, dict[str, list[float]]] = {name: {} for name in workers}
@@ -250,12 +257,40 @@ def measure(options: Options, folder: Path) -> dict[str, dict[str, list[float]]]
     return found
 
 
+def markdown(found: dict[str, Any]) -> str:
+    """The table for a page, from what is in OUT."""
+    from apev.experiments.common.tables import markdown_rows
+
+    rows = [["policy", "onnxruntime", "torch", "torch's act a network, over d3rlpy's predict"]]
+    for name, row in found.items():
+        if isinstance(row, dict) and "onnx_us" in row:
+            ratio = f"{row['vs_d3rlpy']:.1f}" if "vs_d3rlpy" in row else ""
+            rows.append([name, f"{row['onnx_us']:,.0f} µs", f"{row['torch_us']:,.0f} µs", ratio])
+    for name, parts in found["microseconds"].items():
+        if name.startswith(PEERS):
+            rows.append([f"{name.replace(': ', ', ')}, `predict` alone", "", f"{parts['act']:,.0f} µs", ""])
+    return markdown_rows(rows)
+
+
+def into_page(options: Options) -> None:
+    """Write the table of OUT into the page."""
+    from apev.experiments.common.tables import fill_table
+    from apev.files import read_json
+
+    if options.out is None or options.page is None:
+        raise SystemExit("a page's table is that of a file. Fix: --out FILE --page PAGE.")
+    fill_table(options.page, options.out, markdown(read_json(options.out)))
+
+
 def main(options: Options) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from apev.experiments.common.provenance import keep_answer
 
+    if options.written:
+        into_page(options)
+        return
     if options.rounds < 1 or options.calls < 1:
         raise SystemExit(f"--rounds {options.rounds} --calls {options.calls}. Fix: at least 1 each.")
     load = os.getloadavg()[0]
@@ -287,6 +322,8 @@ def main(options: Options) -> None:
         least = {name: {part: round(value, 1) for part, value in found.items()} for name, found in best.items()}
         more = {"microseconds": numbers, "best_microseconds": least, "threads": 1, "seed": 0, "rounds": options.rounds}
         keep_answer(options.out, answer | more | {"calls": options.calls, "load_before": round(load, 2)})
+    if options.page is not None:
+        into_page(options)
     print(json.dumps(answer))
 
 

@@ -1,5 +1,7 @@
 import json
+import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +81,30 @@ def test_latency_times_what_it_names() -> None:
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [answer.keys() for answer in answers] == [{"act", "act, cpu", "observe", "observe, cpu"}] * 2
     assert all(0 < seconds < 1 for answer in answers for seconds in answer.values())
+
+
+@pytest.mark.parametrize(
+    ("program", "page", "words"),
+    [
+        ("latency.py", "deploying.md", ["--written", "--out", "results/benchmarks/latency.json"]),
+        ("fqe.py", "offline-choice.md", ["--summary", "--out", "results/fqe"]),
+    ],
+)
+def test_a_page_has_the_stored_numbers(
+    program: str, page: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, again = BENCHMARKS.parent, tmp_path / page
+    for name in ("fqe", "benchmarks"):
+        shutil.copytree(root / "results" / name, tmp_path / "results" / name)
+    stored = (root / "docs" / page).read_text(encoding="utf-8")
+    again.write_text(re.sub(r"(?m)^\|.*\n", "", stored), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [program, *words, "--page", page])
+    runpy.run_path(str(BENCHMARKS / program), run_name="__main__")
+    begin, end = f"<!-- table: {words[-1]} -->", "<!-- /table -->"
+    of_stored, of_again = (text.split(begin)[1].split(end)[0] for text in (stored, again.read_text(encoding="utf-8")))
+    assert of_again == of_stored
+    assert of_again.count("\n|") >= 6
 
 
 def test_cells_ends_with_trainings_an_hour() -> None:
