@@ -56,4 +56,5 @@ def load(folder: Path) -> Kinds:
             float(about["episode_length"]),
             str(about["group_is"]),
             str(about["why_one"]),
+            rare_rewards=float(about.get("rare_rewards", 0.0)),  # folders from before it was told
         )

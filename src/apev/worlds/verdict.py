@@ -20,6 +20,7 @@ from apev.worlds.traces import Trace, traces
 
 TELLING = 0.05  # columns that bring less of the evidence are not named
 NAMED = 4
+RARE = 0.1  # share of the rows with another reward than the usual one, below which kinds may hide there
 DOUBTFUL = 0.25  # share of the contexts that are of no kind, above which the verdict is doubtful
 MOST_COLUMNS = 6  # in the table
 
@@ -41,6 +42,7 @@ class Kinds:
     group_is: str  # "context", "episode"
     why_one: str = ""
     traces: tuple[Trace, ...] = ()  # how the belief in the right kind grew in some contexts; not kept in run folders
+    rare_rewards: float = 0.0  # the share of rows whose reward is not the usual one, where these are few
 
     @property
     def sizes(self) -> list[int]:
@@ -66,7 +68,13 @@ class Kinds:
             if self.why_one:
                 return f"not searched for kinds: {self.why_one}. Whether anything is hidden is not known."
             why = f"several kinds predict {self.group_is}s that were held out no better than one"
-            return f"one kind: {why}. There is nothing hidden to adapt to."
+            told = f"one kind: {why}. Nothing hidden shows that one could adapt to."
+            if self.rare_rewards:
+                told += (
+                    f" But only {self.rare_rewards:.1%} of the rows have a reward that is not the usual one: kinds that "
+                    "differ in these alone may not show. Where you know how many there are, say so (kinds=, --kinds)."
+                )
+            return told
         none = f", {self.of_no_kind} of no kind" if self.of_no_kind else ""
         found = f"{self.count} kinds of {self.group_is}s ({', '.join(f'{size:,}' for size in self.sizes)}{none})"
         told = " and ".join(name for name, share in self.columns[:NAMED] if share >= TELLING) or "many columns"
@@ -111,6 +119,7 @@ class Kinds:
             "columns": [{"name": name, "share": round(share, 4)} for name, share in self.columns],
             "reliability": [vars(r) for r in self.reliability],
             "tried": [vars(t) for t in self.tried],
+            "rare_rewards": self.rare_rewards,
             "adapting_can_pay": self.pays,
             "verdict": self.in_words(),
         }
@@ -162,4 +171,12 @@ def judged(log: Dataset, found: Found) -> Kinds:
         str(log.describe()["group_is"]),
         found.why_one,
         seen,
+        rare_rewards(log),
     )
+
+
+def rare_rewards(log: Dataset) -> float:
+    """The share of rows whose reward is not the usual one; 0 where it is none or not small."""
+    rewards = np.asarray(log.rewards)[log.usable]
+    share = float((rewards != np.median(rewards)).mean()) if len(rewards) else 0.0
+    return share if share < RARE else 0.0
