@@ -113,10 +113,12 @@ def better(one: Score, other: Score) -> Score:
     return Score(likelihood, squares, one.total)
 
 
-def score(models: WorldModels, rows: Rows, held: Tensor) -> tuple[Score, Score]:
+def score(models: WorldModels, rows: Rows, held: Tensor, guess: Tensor | None = None) -> tuple[Score, Score]:
     """Of the contexts [C] that are `held` out: (after their first steps, as if these had told no more than those of others).
 
-    What the first steps of all of them say together is how common kinds are, and which network is good for everybody.
+    What the first steps of all of them say together is how common kinds are, and which network is good for everybody. What a
+    row's own state and action say, `guess` [N, K], a policy sees as well: a network that is good in a region of states is no
+    kind. First steps must tell more than both.
     """
     picked = held[rows.context].nonzero()[:, 0]
     part = Rows(
@@ -132,19 +134,27 @@ def score(models: WorldModels, rows: Rows, held: Tensor) -> tuple[Score, Score]:
     total = (part.y.square().clamp(max=9) * part.known).mean(0).clamp_min(1e-6)
 
     def likely(belief: Tensor) -> Tensor:
-        """[c]: how likely the steps after the first are under a log-belief [C, K], a row."""
-        return part.sums((belief[part.context] + evidence).logsumexp(-1) * after)[held] / count
+        """[c]: how likely the steps after the first are under log-beliefs [n, K], a row."""
+        return part.sums((belief + evidence).logsumexp(-1) * after)[held] / count
+
+    def best(beliefs: list[Tensor]) -> Tensor:
+        return max(beliefs, key=lambda belief: float(likely(belief).mean()))
 
     def by(belief: Tensor) -> Score:
-        mean_error = torch.einsum("nk,kno->no", belief[part.context].exp(), errors) * part.known
+        mean_error = torch.einsum("nk,kno->no", belief.exp(), errors) * part.known
         squares = part.sums(mean_error.square().clamp(max=9) * after[:, None])[held] / count[:, None]
         return Score(likely(belief), squares, total)
 
     # Rows of a context are not independent: the belief that predicts best is less sure than their product.
     beliefs = [(told / warmth).log_softmax(-1) for warmth in WARMTH]
-    best = max(beliefs, key=lambda belief: float(likely(belief).mean()))
-    usual = best[held].logsumexp(0, keepdim=True).log_softmax(-1)
-    return by(best), by(usual.expand_as(best))
+    informed = max(beliefs, key=lambda belief: float(likely(belief[part.context]).mean()))
+    usual = informed[held].logsumexp(0).log_softmax(-1).expand_as(evidence)
+    beliefs = [belief[part.context] for belief in beliefs]
+    if guess is None:
+        return by(best(beliefs)), by(usual)
+    guessed = best([(guess[picked] / warmth).log_softmax(-1) for warmth in WARMTH])
+    both = [(belief + guessed).log_softmax(-1) for belief in beliefs]
+    return by(best([*beliefs, *both])), better(by(usual), by(guessed))
 
 
 def winsorised(values: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from torch import Tensor
 from apev.data.dataset import Dataset
 from apev.progress import progress_bar
 from apev.worlds.choose import Attempt, Tried, better, compare, score, smallest_good
-from apev.worlds.models import WorldModels, out_of_fold, train
+from apev.worlds.models import WorldModels, guess_kind, out_of_fold, train
 from apev.worlds.regression import Mixture, Sums, mixtures
 from apev.worlds.rows import Rows
 
@@ -253,7 +253,8 @@ def try_numbers(
             models.sigma.copy_(pooled.sigma)
             models.columns.copy_(pooled.columns)
             if number in attempts:
-                after, untold = score(models, rows, held)
+                guess = guess_kind(rows, of_rows, len(names), updates=updates("tried", rows), seed=seed)
+                after, untold = score(models, rows, held, guess)
                 attempts[number].append(Attempt(models, base, better(base, untold), after))
     found = {number: compare(tries) for number, tries in attempts.items() if tries}
     told = tuple(result[0] for result in found.values())

@@ -153,6 +153,24 @@ def train(
     return models
 
 
+def guess_kind(rows: Rows, kind: Tensor, kinds: int, *, updates: int, seed: int) -> Tensor:
+    """[N, K] log-probabilities: which kind a row's state and action look like, learned from the rows [N] whose kind is known."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = EnsembleMLP(1, rows.x.shape[1], (128, 128), kinds)
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=LR, weight_decay=1e-2, fused=True)
+    own = (kind >= 0).nonzero()[:, 0]
+    for _ in range(updates):
+        drawn = own[torch.randint(len(own), (BATCH,), generator=generator)]
+        loss = nn.functional.cross_entropy(net(rows.x[drawn][None])[0], kind[drawn])
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        return torch.cat([net(x[None])[0] for x in rows.x.split(PIECE)]).log_softmax(-1)
+
+
 def out_of_fold(rows: Rows, fold: Tensor, folds: int, *, updates: int, seed: int, each: Callable[[], None]) -> Tensor:
     """[N, O]: what one model for all contexts leaves of each row, learned from the rows of the other folds."""
     with torch.random.fork_rng(devices=[]):
