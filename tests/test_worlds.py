@@ -52,6 +52,20 @@ def pushers(contexts: int = 24, rows: int = 60, kinds: int = 2, seed: int = 0) -
     return log, kind
 
 
+def regions(contexts: int = 120, rows: int = 60, seed: int = 0) -> Dataset:
+    """One world, too winding for a small network, of which every context sees another part."""
+    rng = np.random.default_rng(seed)
+    context = np.arange(contexts).repeat(rows)
+    obs = (rng.uniform(-2, 2, (contexts, 2))[context] + rng.normal(0, 0.4, (len(context), 2))).astype(np.float32)
+    push = rng.uniform(-1, 1, (len(context), 1)).astype(np.float32)
+    after = obs.copy()
+    after[:, 0] += 0.3 * np.sin(4 * obs[:, 0]) * np.cos(4 * obs[:, 1]) + 0.1 * push[:, 0]
+    after[:, 1] += 0.3 * np.cos(4 * obs[:, 0] + 1) + rng.normal(0, 0.01, len(context))
+    last = np.tile(np.arange(rows) == rows - 1, contexts)
+    none = np.zeros(len(obs), dtype=bool)
+    return Dataset.from_arrays(obs, push, -np.abs(after[:, 1]), none, last, next_observations=after, contexts=context)
+
+
 def same_sorting(found: np.ndarray, true: np.ndarray) -> float:
     """The share of contexts that two sortings into two kinds agree on, whatever they call them."""
     return float(max((found == true).mean(), (found == 1 - true).mean()))
@@ -90,6 +104,11 @@ def test_a_log_of_one_kind_is_of_one_kind() -> None:
     assert not found.pays
     assert found.in_words().startswith("one kind")
     assert "the usual one" not in found.in_words()
+
+
+def test_contexts_that_visit_other_states_are_no_kinds() -> None:
+    """A network for each region predicts better than one for all; but state and action say which region it is."""
+    assert apev.kinds(regions(), most=3, console=QUIET).count == 1
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -10,7 +10,7 @@
 
 Where each world was logged by its own policy, how likely an action was would name the world and teach nothing about it: models
 condition on (s, a) and never on how likely a was. Contexts that merely visit other states are no kinds either: the networks
-share what they have in common, and one network for all predicts such contexts as well as several.
+share what they have in common, and what (s, a) itself says about the kind is part of what kinds are compared with.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def train(
 
 
 def guess_kind(rows: Rows, kind: Tensor, kinds: int, *, updates: int, seed: int) -> Tensor:
-    """[N, K] log-probabilities: which kind a row's state and action look like, learned from the rows [N] whose kind is known."""
+    """[N, K] log-probabilities: which kind a row's state and action look like, learned from rows [N] of a kind."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = EnsembleMLP(1, rows.x.shape[1], (128, 128), kinds)
