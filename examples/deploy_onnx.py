@@ -59,4 +59,6 @@ def named(prefix: str, obs: Any) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
