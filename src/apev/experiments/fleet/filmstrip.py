@@ -122,7 +122,7 @@ def _caption(replays: Mapping[str, Any], episode: Mapping[str, Any], step: int) 
         return f"step {step}: it becomes “{replays['kinds'][episode['change']['kind']]}”"
     if any(moment is not None and step == moment["step"] for moment in (episode["knows"], episode["again"])):
         return f"step {step}: 95% sure"
-    way = f", {episode['adaptive']['way'][step]:.0f} m" if replays["body"]["ground"] else ""
+    way = f", {round(episode['adaptive']['way'][step])} m" if replays["body"]["ground"] else ""
     return f"step {step}{way}"
 
 
