@@ -93,8 +93,11 @@ def drive(policy: Policy, steps: int, rows: int) -> tuple[dict[str, np.ndarray],
         beliefs.append(policy.belief)
         noise = {}
         for kind, drawn in draws.seen:
-            by_member = drawn.unflatten(0, (-1, rows)).transpose(0, 1) if len(drawn) > rows else drawn
-            noise["noise" if kind == "normal" else kind] = by_member.numpy()
+            if drawn.ndim > 2:  # [K, B, A]
+                drawn = drawn.transpose(0, 1)
+            elif len(drawn) > rows:  # the same, flattened
+                drawn = drawn.unflatten(0, (-1, rows)).transpose(0, 1)
+            noise["noise" if kind == "normal" else kind] = drawn.numpy()
         step = {"action": action, "reward": reward, "terminated": terminated}
         step |= {} if masks is None else {"mask": masks[t], "next_mask": masks[t + 1] & ~terminated[:, None]}
         seen.append(columns_of(layout, "obs", obs) | columns_of(layout, "next_obs", after) | step | noise)
@@ -148,7 +151,7 @@ def mostly_slow(names: Iterable[str], quick: Container[str]) -> list[Any]:
 
 
 # One of each way to act and to err; the others inherit from these.
-FAMILIES = ("ape-v", "dqn", "discrete-iql", "ape-v-sac", "td3-bc", "iql", "discrete-iql-gru", "bc-stacked", "c51")
+FAMILIES = ("ape-v", "dqn", "discrete-iql", "ape-v-sac", "ape-v-sac-anchored", "td3-bc", "iql", "discrete-iql-gru", "bc-stacked", "c51")
 
 
 @pytest.mark.parametrize("name", mostly_slow(AGENTS, FAMILIES))

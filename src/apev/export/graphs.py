@@ -42,11 +42,14 @@ class Noise:
     name: str
     distribution: Distribution
     shape: tuple[int, ...]  # of one row
-    by_member: bool  # the agent draws them for the whole batch, member after member
+    drawn_as: Literal["rows", "members", "flat"]  # [B, ...]; for each member, [K, B, ...]; these flattened, [K B, ...]
 
     def as_drawn(self, given: Tensor) -> Tensor:
         """[B, *shape] in the order in which the agent draws."""
-        return given.transpose(0, 1).flatten(0, 1) if self.by_member else given
+        if self.drawn_as == "rows":
+            return given
+        by_member = given.transpose(0, 1)
+        return by_member if self.drawn_as == "members" else by_member.flatten(0, 1)
 
 
 class Draws(TorchFunctionMode):
@@ -147,8 +150,10 @@ class Observe(Graph):
         self.noises: tuple[Noise, ...] = ()
         self.noises = self.found_noises()
 
-    def found_noises(self, rows: int = 5) -> tuple[Noise, ...]:
+    def found_noises(self) -> tuple[Noise, ...]:
         """What the agent draws in a step; found out by letting it make one."""
+        members = self.agent.members
+        rows = members + 2  # so that no size can be taken for another
         example, generator = self.example(rows), torch.Generator().manual_seed(0)
         with torch.no_grad(), Draws() as draws:
             self.of(example, generator)
@@ -156,9 +161,13 @@ class Observe(Graph):
         for kind, drawn in draws.seen:
             shape, word = tuple(drawn.shape), "noise" if kind == "normal" else kind
             count = sum(noise.distribution == kind for noise in found)
-            by_member = shape[0] == rows * self.agent.members and self.agent.members > 1
-            of_row = (self.agent.members, *shape[1:]) if by_member else shape[1:]
-            found.append(Noise(f"{word}_{count + 1}" if count else word, kind, of_row, by_member))
+            name = f"{word}_{count + 1}" if count else word
+            if shape[0] == rows:
+                found.append(Noise(name, kind, shape[1:], "rows"))
+            elif shape[:2] == (members, rows):
+                found.append(Noise(name, kind, (members, *shape[2:]), "members"))
+            else:
+                found.append(Noise(name, kind, (members, *shape[1:]), "flat"))
         return tuple(found)
 
     def example(self, rows: int, seed: int = 0) -> dict[str, Tensor]:
