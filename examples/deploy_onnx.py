@@ -61,4 +61,4 @@ def named(prefix: str, obs: Any) -> dict[str, np.ndarray]:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    main(sys.argv[1], sys.argv[2])

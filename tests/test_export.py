@@ -151,7 +151,18 @@ def mostly_slow(names: Iterable[str], quick: Container[str]) -> list[Any]:
 
 
 # One of each way to act and to err; the others inherit from these.
-FAMILIES = ("ape-v", "dqn", "discrete-iql", "ape-v-sac", "ape-v-sac-anchored", "td3-bc", "iql", "discrete-iql-gru", "bc-stacked", "c51")
+FAMILIES = (
+    "ape-v",
+    "dqn",
+    "discrete-iql",
+    "ape-v-sac",
+    "ape-v-sac-anchored",
+    "td3-bc",
+    "iql",
+    "discrete-iql-gru",
+    "bc-stacked",
+    "c51",
+)
 
 
 @pytest.mark.parametrize("name", mostly_slow(AGENTS, FAMILIES))
