@@ -117,7 +117,7 @@ def test_discrete_actions_pictures_and_impossible_members_are_refused() -> None:
     with pytest.raises(ValueError, match=r"continuous actions\. Fix"):
         SAC(discrete, SACConfig())
     pictured = Layout((), "image", (3, 8, 8), 0, True, (-1.0,), (1.0,))
-    with pytest.raises(ValueError, match="vectors, not the picture 'image'"):
+    with pytest.raises(ValueError, match="continuous actions from pictures, and 'image' is one"):
         SAC(pictured, SACConfig())
     plain = Layout((("observation", 2),), None, None, 0, True, (-1.0,), (1.0,))
     for critics, members in ((2, 0), (4, 1), (4, 4)):
