@@ -7,7 +7,7 @@ A log is the name of an example, or a file whose name tells the robot. Each is l
 setting but the seed, and played in its environment. OUT/episodes.jsonl keeps every episode; what is there is not repeated.
 `--kinds 1` spares the search for kinds, which takes longer than a short training: where it finds one, the policy is the same.
 OUT/summary.json says for each log what the algorithms return, and by how much APE-V leads BC, with an interval over seeds and
-episodes. The last line is JSON.
+episodes: in returns, and in returns discounted as in training, which is what values are of. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from apev.files import append_line, read_lines
 from apev.policy import Policy
 from apev.rollout import GymnasiumBatch, rollout
 
+DISCOUNT = 0.99  # the default of what is trained here
 ROBOTS = {"halfcheetah": "HalfCheetah-v4", "hopper": "Hopper-v4", "walker2d": "Walker2d-v4"}
 
 
@@ -59,19 +60,22 @@ def main() -> None:
                 how = {"seed": seed, "updates": asked.updates, "console": Console(quiet=True), "kinds": asked.kinds}
                 policy = apev.train(log, algorithm, **how)
                 seconds = round(time.perf_counter() - begin, 1)
-                returns = played(policy, env, asked.episodes, seed)
+                returns, discounted = played(policy, env, asked.episodes, seed)
                 line = {"log": called, "algorithm": algorithm, "seed": seed, "updates": asked.updates or FIRST_LOOK}
                 line |= {"kinds": 1 if policy.agent.worlds is None else policy.members, "looked": asked.kinds is None}
                 line |= {"commit": commit(), "seconds": seconds, "logged": policy.logged, "returns": returns}
+                line |= {"discount": DISCOUNT, "discounted": discounted}
                 append_line(path, line)
                 print(f"{called}, seed {seed}, {algorithm}: {np.mean(returns):.1f}  ({seconds:.0f} s)", flush=True)
     print(json.dumps(write_summary(asked.out, made=True)))
 
 
-def played(policy: Policy, env: str, episodes: int, seed: int) -> list[float]:
-    """Returns of the policy as it is deployed."""
-    batch = GymnasiumBatch(env, episodes, seed=10_000 + seed)
-    return [float(value) for value in rollout(policy, batch).returns]
+def played(policy: Policy, env: str, episodes: int, seed: int) -> tuple[list[float], list[float]]:
+    """Returns of the policy as it is deployed, and the same discounted."""
+    done = rollout(policy, GymnasiumBatch(env, episodes, seed=10_000 + seed), trace=True)
+    rewards = np.stack(done.rewards)  # [steps, n]
+    discounted = (rewards * DISCOUNT ** np.arange(len(rewards))[:, None]).sum(axis=0)
+    return [float(value) for value in done.returns], [float(value) for value in discounted]
 
 
 if __name__ == "__main__":

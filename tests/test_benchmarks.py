@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from apev.envs import load_images
 from apev.experiments.common.kinds import show
+from apev.experiments.locked_doors.recipe import Recipe
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -167,6 +169,19 @@ def test_a_log_without_a_name_of_d4rls_is_no_base(tmp_path: Path) -> None:
     done = run("d4rl_base.py", str(tmp_path / "mine.npz"))
     assert done.returncode != 0
     assert "name it as D4RL does" in done.stderr
+
+
+def test_betas_are_tried_on_photographs_that_are_not_trained_on(tmp_path: Path) -> None:
+    few = ["--betas", ".1", "--updates", "2", "--tested", "8", "--train-images", "40", "--runs", str(tmp_path)]
+    done = run("lcb_beta.py", *few)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["best"], answer["photographs"]) == ("0.1", 8)
+    images = load_images()
+    others = runpy.run_path(str(BENCHMARKS / "lcb_beta.py"))["unseen"](images, Recipe(train_images=40), 8)
+    assert len(others.train_images) == 40
+    assert not {one.tobytes() for one in others.test_images} & {one.tobytes() for one in others.train_images}
+    assert {one.tobytes() for one in others.test_images} < {one.tobytes() for one in images.train_images}
 
 
 def test_bases_keeps_episodes_and_says_by_how_much_we_lead(tmp_path: Path) -> None:

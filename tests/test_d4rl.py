@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tyro
 
+import apev
 from apev.agents import AnchoredSACConfig
 from apev.cli import Command, main
 from apev.data import Dataset
@@ -23,6 +24,7 @@ from apev.experiments.d4rl.evaluate import trace_of
 from apev.experiments.d4rl.published import PAPER
 from apev.experiments.d4rl.recipe import SIZES, configuration, data_used, edac_eta
 from apev.experiments.d4rl.report import score_table, write_summary
+from apev.files import read_json
 from apev.rollout import Rollout
 
 pytest.importorskip("mujoco", reason="pip install 'apev[mujoco]'")
@@ -126,6 +128,18 @@ def test_a_file_of_d4rl_is_called_by_its_name_and_its_rows(log: Path, tmp_path: 
     assert summary["data"] == f"D4RL v2, {rows:,} rows"
     assert summary["title"] == f"hopper-random, D4RL v2, {rows:,} rows"
     assert score_table(summary)[0][5] == "published (all of D4RL)"
+
+
+def test_the_default_is_a_row_beside_ape_v_on_sac_n(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SIZES, "rows10k", replace(SIZES["rows10k"], episodes=1, curve_episodes=1))
+    summary = small(log, tmp_path, "ape-v-td3-bc")
+    assert list(summary["algorithms"]) == ["ape-v-td3-bc"]
+    frozen = [name for name in summary["policies"] if ", e_" in name]
+    assert frozen == ["ape-v-td3-bc, e_0 (n = 2)", "ape-v-td3-bc, e_1 (n = 4)"]
+    assert "ape-v-td3-bc, fifth episode" in summary["policies"]
+    trained = read_json(tmp_path / "hopper-random" / "agents" / "ape-v-td3-bc-s0" / "config.json")["agent_config"]
+    default = apev.train(Dataset.load(log), updates=1, kinds=1).agent.config
+    assert trained == json.loads(json.dumps(asdict(default)))
 
 
 @pytest.mark.slow  # its many evaluations take a minute

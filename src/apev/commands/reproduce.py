@@ -13,7 +13,19 @@ from rich.console import Console
 from apev.cells import Machines, Many
 
 Algorithm = Literal[
-    "bc", "td3-bc", "sac", "rem", "cql", "iql", "sac-n", "edac", "ape-v-printed", "ape-v-no-floor", "ape-v-eval-only", "ape-v"
+    "bc",
+    "td3-bc",
+    "sac",
+    "rem",
+    "cql",
+    "iql",
+    "sac-n",
+    "edac",
+    "ape-v-td3-bc",
+    "ape-v-printed",
+    "ape-v-no-floor",
+    "ape-v-eval-only",
+    "ape-v",
 ]
 Task = Literal[
     "halfcheetah-random",
@@ -157,8 +169,9 @@ class D4RL(Machines):
     task: Annotated[Task, tyro.conf.arg(metavar="NAME")] = "halfcheetah-medium-replay"
     """halfcheetah, hopper or walker2d, and random, medium, medium-replay, medium-expert or expert: hopper-medium-replay."""
     algos: tuple[Algorithm, ...] = ("sac-n", "ape-v")
-    """Which of bc, td3-bc, sac, rem, cql, iql, sac-n, edac, ape-v to train. ape-v-eval-only adapts, but was not trained to;
-    ape-v-no-floor lets targets sink below any return in the log; ape-v-printed trains and filters as the paper prints it."""
+    """Which of bc, td3-bc, sac, rem, cql, iql, sac-n, edac, ape-v to train. ape-v is on SAC-N; ape-v-td3-bc is what
+    `apev train` trains unless told otherwise. ape-v-eval-only adapts, but was not trained to; ape-v-no-floor lets targets
+    sink below any return in the log; ape-v-printed trains and filters as the paper prints it."""
     scale: Literal["smoke", "cpu", "rows10k", "paper"] = "cpu"
     """smoke: seconds; cpu: 100,000 updates, an hour or more for SAC-N and its kin; rows10k: 5,000 updates of
     SAC and its kin, steadied for logs of some 10,000 rows, and 10,000 of others: minutes; paper: 3 million updates, for a

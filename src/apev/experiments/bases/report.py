@@ -42,11 +42,7 @@ def write_summary(folder: Path, *, made: bool = False) -> dict[str, Any]:
 
 def of_log(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """What is said of one log."""
-    names = list(dict.fromkeys(line["algorithm"] for line in lines))
-    by = {name: {int(line["seed"]): line["returns"] for line in lines if line["algorithm"] == name} for name in sorted(names)}
-    shared = set.intersection(*(set(seeds) for seeds in by.values()))
-    if shared:  # algorithms are compared on the same seeds
-        by = {name: {seed: seeds[seed] for seed in sorted(shared)} for name, seeds in by.items()}
+    by = by_algorithm(lines, "returns")
     found: dict[str, Any] = {
         "logged": float(lines[0]["logged"]["mean"]),
         "updates": sorted({int(line["updates"]) for line in lines}),
@@ -57,9 +53,26 @@ def of_log(lines: list[dict[str, Any]]) -> dict[str, Any]:
         mean = float(np.mean([np.mean(returns) for returns in seeds.values()]))
         found[name] = {"return": mean, "ci95": quantiles(drawn[name]), "seeds": sorted(seeds)}
     if {OURS, CLONING} <= drawn.keys():
-        lead = quantiles(drawn[OURS] - drawn[CLONING])
-        found["lead"] = {"return": found[OURS]["return"] - found[CLONING]["return"], "ci95": lead, "below": lead[1] < 0}
+        found["lead"] = lead(by)
+        if all("discounted" in line for line in lines):  # not in what was stored before it was measured
+            found["lead discounted"] = lead(by_algorithm(lines, "discounted")) | {"discount": lines[0]["discount"]}
     return found
+
+
+def by_algorithm(lines: list[dict[str, Any]], column: str) -> dict[str, dict[int, list[float]]]:
+    """A column of the episodes by algorithm and seed; algorithms are compared on the same seeds."""
+    names = sorted({line["algorithm"] for line in lines})
+    by = {name: {int(line["seed"]): line[column] for line in lines if line["algorithm"] == name} for name in names}
+    shared = set.intersection(*(set(seeds) for seeds in by.values()))
+    return {name: {seed: seeds[seed] for seed in sorted(shared)} for name, seeds in by.items()} if shared else by
+
+
+def lead(by: Mapping[str, Mapping[int, list[float]]]) -> dict[str, Any]:
+    """By how much APE-V is above cloning, and whether it is surely below."""
+    drawn = means(by[OURS]) - means(by[CLONING])
+    mean = {name: float(np.mean([np.mean(values) for values in by[name].values()])) for name in (OURS, CLONING)}
+    interval = quantiles(drawn)
+    return {"return": mean[OURS] - mean[CLONING], "ci95": interval, "below": interval[1] < 0}
 
 
 def means(seeds: Mapping[int, list[float]]) -> np.ndarray:
@@ -77,10 +90,13 @@ def quantiles(draws: np.ndarray) -> list[float]:
 def rows(summary: Mapping[str, Any]) -> Rows:
     """A line a log."""
     heading = ["log", "its returns", *(f"{ALGORITHMS[name].label} (95%)" for name in (CLONING, OURS)), "lead (95%)"]
+    leads = ["lead"]
+    if any("lead discounted" in told for told in summary["logs"].values()):
+        heading, leads = [*heading, "lead, discounted (95%)"], [*leads, "lead discounted"]
     found = [[*heading, "updates", "seeds"]]
     for name, told in summary["logs"].items():
         line = [name, _number(told["logged"])]
-        for part in (CLONING, OURS, "lead"):
+        for part in (CLONING, OURS, *leads):
             line.append(_with_interval(told[part]) if part in told else "")
         line.append(", ".join(f"{updates:,}" for updates in told["updates"]))
         line.append(str(min(len(told[part]["seeds"]) for part in (CLONING, OURS) if part in told)))

@@ -27,6 +27,7 @@ COLOURS = {
     "ape-v": ALGORITHMS["ape-v"].colour,
     "ape-v-printed": "#d6336c",
     "ape-v-eval-only": "#b8860b",
+    "ape-v-td3-bc": "#5f3dc4",
     "ape-v-no-floor": "#a61e4d",
     "random-member": "#099268",
     "random-member-step": "#66a80f",

@@ -33,6 +33,7 @@ POLICY_NAMES = {
     "oracle": "Blind exact search",
     "ape-v": ALGORITHMS["ape-v"].label,
     "ape-v-greedy": "APE-V, greedy",
+    "ape-v-td3-bc": "APE-V on TD3+BC",
     "ape-v-printed": "APE-V as printed",
     "ape-v-no-floor": "APE-V, no target floor",
     "ape-v-frozen": "APE-V, belief frozen",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from apev.agents import APEVSAC, Agent, AnchoredAPEVSAC
+from apev.agents import APEVSAC, TD3BC, Agent, AnchoredAPEVSAC
 from apev.agents.continuous.anchored import AnchoredActors, nothing_at_first
 from apev.data import Sampler
 from apev.loop import CALIBRATION_BATCH
@@ -25,7 +25,7 @@ TRACED = (1, 10, 30, 100, 300, 1000)
 
 def behaviours(agent: Agent, name: str, held_out: Sampler | None) -> dict[str, Policy]:
     """One agent's policies, by what their belief does."""
-    if not isinstance(agent, APEVSAC):
+    if not isinstance(agent, APEVSAC | TD3BC) or agent.members == 1:
         return {name: Policy(agent)}
     other = partial(deployed, agent, held_out)
     found = {
@@ -45,9 +45,10 @@ def behaviours(agent: Agent, name: str, held_out: Sampler | None) -> dict[str, P
     return found
 
 
-def deployed(agent: APEVSAC, held_out: Sampler | None, **changes: Any) -> Policy:
+def deployed(agent: APEVSAC | TD3BC, held_out: Sampler | None, **changes: Any) -> Policy:
     """The adapting policy with another filter than the agent's own, its scales measured anew."""
-    other = type(agent)(agent.layout, replace(agent.config, **changes))
+    config: Any = replace(agent.config, **changes)
+    other = type(agent)(agent.layout, config)
     other.load_policy_state(agent.policy_state())
     other.to_device(agent.device)
     if held_out is not None:

@@ -30,7 +30,8 @@ from apev.agents import (
     SACConfig,
     TD3BCConfig,
 )
-from apev.api import Extras, train
+from apev.agents.registry import find
+from apev.api import Extras, configure, train
 from apev.cells import Cell, Machines
 from apev.cells.cell import log_at
 from apev.commands.reproduce import Algorithm
@@ -45,7 +46,7 @@ from apev.rollout import GymnasiumBatch, rollout
 Scale = Literal["smoke", "cpu", "rows10k", "paper"]
 ROBOTS = ("halfcheetah", "hopper", "walker2d")
 BATCH = 256
-PUBLISHED_BATCH = ("bc", "td3-bc", "iql")
+PUBLISHED_BATCH = ("bc", "td3-bc", "iql", "ape-v-td3-bc")
 ONE = Machines(jobs=1)
 D4RL_ROWS = {"halfcheetah-medium-replay": 202_000, "hopper-medium-replay": 402_000, "walker2d-medium-replay": 302_000}
 COMPLETE = 0.9  # share of those rows: readers drop a few, such as the last of an episode that was cut off
@@ -162,6 +163,7 @@ def configuration(algorithm: Algorithm, task: str, scale: Scale) -> Any:
         "sac-n": SACConfig(critics=critics, **family),
         "edac": EDACConfig(critics=size.edac_critics[robot], eta=edac_eta(robot, kind), **family),
         "ape-v": adaptive,
+        "ape-v-td3-bc": configure(find("ape-v", discrete=False), {}),
         "ape-v-eval-only": replace(adaptive, eval_only=True),
         "ape-v-no-floor": replace(adaptive, target_floor=False, target_bounds=False),
         "ape-v-printed": printed,
@@ -248,7 +250,7 @@ def train_one(
         return
     kept, rest = dataset.split(HELD_OUT, seed)
     environment = environment or ENVIRONMENTS[robot_of(task)]
-    adaptive = isinstance(config, APEVSACConfig)
+    adaptive = isinstance(config, APEVSACConfig | TD3BCConfig) and config.members > 1
     extras = Extras(
         evaluator=curve_evaluator(environment, size.curve_episodes, seed),
         schedule=schedule,

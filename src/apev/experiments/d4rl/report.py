@@ -36,7 +36,7 @@ INTERVALS = (
 
 Curves = dict[str, dict[int, list[dict[str, Any]]]]  # evaluations during training, by algorithm and seed
 WIDE = 112  # characters a terminal needs for all columns of a table
-ADAPT = ("ape-v-printed", "ape-v-no-floor", "ape-v-eval-only", "ape-v")
+ADAPT = ("ape-v-td3-bc", "ape-v-printed", "ape-v-no-floor", "ape-v-eval-only", "ape-v")
 ORDER = ("bc", "td3-bc", "sac", "rem", "cql", "iql", "sac-n", "edac", *ADAPT)
 
 
