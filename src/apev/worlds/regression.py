@@ -4,8 +4,11 @@
     e      = W_k' f + noise                   in a context of kind k, with f = (1, s, a)
 
 A context is of one kind with all its rows. All that the mixture needs of a context are the sums F'F, F'e and e'e, so a round of
-expectation and maximisation costs nothing per row. It begins with more kinds than are asked for, and then joins the two whose
-regressions lose least by becoming one, again and again: one way down gives a sorting into every number of kinds.
+expectation and maximisation costs nothing per row. F'F is symmetric: each pair of features is kept once, and what regressions
+explain is one product of these pairs with the pairs of their weights.
+
+It begins with more kinds than are asked for, and then joins the two whose regressions lose least by becoming one, again and
+again: one way down gives a sorting into every number of kinds.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ SURE = 1e-3
 class Sums:
     """What is kept of each of C contexts."""
 
-    ff: Tensor  # [C, F, F]
+    ff: Tensor  # [C, F (F + 1) / 2] of each pair of features
     fe: Tensor  # [C, F, O]
     ee: Tensor  # [C, O]
     rows: Tensor  # [C] float: how many rows
@@ -33,11 +36,12 @@ class Sums:
     def of(cls, features: Tensor, errors: Tensor, context: Tensor, count: int) -> Sums:
         """From features [N, F] and errors [N, O] of contexts [N]."""
         order, sizes = torch.argsort(context, stable=True), torch.bincount(context, minlength=count)
-        ff = features.new_zeros(count, features.shape[1], features.shape[1])
+        one, other = pairs(features.shape[1])
+        ff = features.new_zeros(count, len(one))
         fe = features.new_zeros(count, features.shape[1], errors.shape[1])
         parts = zip(features[order].split(sizes.tolist()), errors[order].split(sizes.tolist()), strict=True)
         for c, (f, e) in enumerate(parts):
-            torch.mm(f.T, f, out=ff[c])
+            ff[c] = (f.T @ f)[one, other]
             torch.mm(f.T, e, out=fe[c])
         ee = errors.new_zeros(count, errors.shape[1]).index_add_(0, context, errors.square())
         return cls(ff, fe, ee, sizes.float())
@@ -45,13 +49,32 @@ class Sums:
     def only(self, contexts: Tensor) -> Sums:
         """Those of some contexts [C] bool; the others are empty."""
         keep = contexts.float()
-        return Sums(self.ff * keep[:, None, None], self.fe * keep[:, None, None], self.ee * keep[:, None], self.rows * keep)
+        return Sums(self.ff * keep[:, None], self.fe * keep[:, None, None], self.ee * keep[:, None], self.rows * keep)
 
     def squares(self, w: Tensor) -> Tensor:
         """[C, K, O]: the sum of squares that regressions w [K, F, O] leave of each context."""
-        predicted = torch.einsum("cfg,kgo->ckfo", self.ff, w)
+        one, other = pairs(w.shape[1])
+        twice = torch.where(one == other, 1.0, 2.0)  # a pair stands for both orders
+        flat = w.permute(1, 0, 2).flatten(1)  # [F, K O]
+        explained = (self.ff @ (flat[one] * flat[other] * twice[:, None])).unflatten(1, (len(w), -1))
         crossed = torch.einsum("kfo,cfo->cko", w, self.fe)
-        return (self.ee[:, None] - 2 * crossed + torch.einsum("kfo,ckfo->cko", w, predicted)).clamp_min(0)
+        squares: Tensor = self.ee[:, None] - 2 * crossed + explained
+        return squares.clamp_min(0)
+
+
+def pairs(count: int) -> tuple[Tensor, Tensor]:
+    """The pairs of `count` features, each once: two numbers each."""
+    one, other = torch.triu_indices(count, count)
+    return one, other
+
+
+def whole(ff: Tensor, count: int) -> Tensor:
+    """[..., F, F] from what is kept of each pair."""
+    one, other = pairs(count)
+    full = ff.new_zeros(*ff.shape[:-1], count, count)
+    full[..., one, other] = ff
+    full[..., other, one] = ff
+    return full
 
 
 @dataclass(frozen=True)
@@ -84,7 +107,7 @@ def settle(sums: Sums, share: Tensor, ridge: Tensor, heat: float) -> tuple[Tenso
     filled = sums.rows > 0
     likelihood = 0.0
     for turn in range(ROUNDS):
-        ff, fe = torch.einsum("ck,cfg->kfg", share, sums.ff), torch.einsum("ck,cfo->kfo", share, sums.fe)
+        ff, fe = whole(share.T @ sums.ff, len(ridge)), torch.einsum("ck,cfo->kfo", share, sums.fe)
         squares = sums.squares(torch.linalg.solve(ff + ridge.diag(), fe))  # [C, K, O]
         variance = ((share[:, :, None] * squares).sum((0, 1)) / sums.rows.sum()).clamp_min(1e-10)  # [O]
         prior = share[filled].mean(0).clamp_min(1e-4).log()
