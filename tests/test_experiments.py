@@ -346,12 +346,12 @@ def test_ablation_trains_each_variant_beside_the_plain_ensemble(tmp_path: Path, 
     few = limited(IMAGES, TINY)
     images = ImageSet(few.train_images, few.train_labels, few.test_images, few.test_labels)
     given: dict[str, Any] = {"seeds": (0,), "updates": 4, "train_images": 16, "console": QUIET}
-    plain = {"oracle", "ape-v-eval-only", "random-member-step", "average", "single"}
+    plain = {"oracle", "ape-v-eval-only", "ape-v-eval-only-committed", "random-member-step", "average", "single"}
     first = ablation.run_ablation(tmp_path / "out", images, agents=("ensemble",), **given)
     assert set(first["policies"]) == plain
     summary = ablation.run_ablation(tmp_path / "out", images, resume=True, **given)  # goes on with the others
-    masked = {"+ masks, belief frozen", "eval only with masks", "average with masks"}
-    assert set(summary["policies"]) == plain | masked | set(variants)
+    masked = {"+ masks, belief frozen", "eval only with masks", "eval only with masks, committed", "average with masks"}
+    assert set(summary["policies"]) == plain | masked | set(variants) | {f"{name}, committed" for name in variants}
     assert summary["policies"]["average"] == first["policies"]["average"]
     assert summary["meta"]["scale"] == "ablation"
     with pytest.raises(ValueError, match="Fix: one of 'ensemble'"):

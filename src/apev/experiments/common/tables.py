@@ -39,6 +39,7 @@ POLICY_NAMES = {
     "ape-v-frozen": "APE-V, belief frozen",
     "ape-v-eval-only": "APE-V, eval only",
     "ape-v-eval-only-printed": "APE-V, eval only as printed",
+    "ape-v-eval-only-committed": "APE-V, eval only, committed",
     "random-member": "Random member",
     "random-member-step": "Random member a step",
     "average": "Average ensemble",

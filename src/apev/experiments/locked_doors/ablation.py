@@ -57,10 +57,14 @@ def ablation_recipe(updates: int, train_images: int | None, agents: Sequence[str
     policies = {name: Entry(name, "bayes") for name in VARIANTS} | {
         name: locked_doors.POLICIES[name] for name in ("ape-v-eval-only", "random-member-step", "average", "single")
     }
+    policies["ape-v-eval-only-committed"] = Entry("ensemble", "commit")
     for name in ENSEMBLES:
         if name != "ensemble":
             policies[name.replace("ensemble", "eval only")] = Entry(name, "bayes")
+            policies[f"{name.replace('ensemble', 'eval only')}, committed"] = Entry(name, "commit")
             policies[name.replace("ensemble", "average")] = Entry(name, "uniform")
+    for name in VARIANTS:
+        policies[f"{name}, committed"] = Entry(name, "commit")
     for name in ("+ beliefs from evidence", "+ masks"):
         policies[f"{name}, belief frozen"] = Entry(name, "uniform")
     return recipe, policies
