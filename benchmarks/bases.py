@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--updates", type=int, default=None, help="as many as `apev train` makes unless given")
     parser.add_argument("--kinds", type=int, default=None, help="1: do not look for kinds, where another seed has found one")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings, such as gamma=0.997")
     parser.add_argument("--episodes", type=int, default=20, help="that each policy plays")
     parser.add_argument("--out", type=Path, default=Path("results/bases"))
     asked = parser.parse_args()
@@ -48,25 +49,28 @@ def main() -> None:
     path = asked.out / "episodes.jsonl"
     asked.out.mkdir(parents=True, exist_ok=True)
     done = {(line["log"], line["algorithm"], line["seed"]) for line in read_lines(path)} if path.exists() else set()
+    settings = {name: float(value) for name, value in (pair.split("=") for pair in asked.set)}
     for name in asked.logs:
         log = apev.Dataset.load(name) if Path(name).suffix else apev.Dataset.example(name)
         called = Path(name).stem
         env = str(log.source.get("environment") or ROBOTS[called.split("-")[0]])
         for seed in asked.seeds:
             for algorithm in asked.algorithms:
-                if (called, algorithm, seed) in done:
+                label = ", ".join([algorithm, *asked.set, *([f"{asked.updates} updates"] if asked.set and asked.updates else [])])
+                if (called, label, seed) in done:
                     continue
                 begin = time.perf_counter()
                 how = {"seed": seed, "updates": asked.updates, "console": Console(quiet=True), "kinds": asked.kinds}
+                how |= settings
                 policy = apev.train(log, algorithm, **how)
                 seconds = round(time.perf_counter() - begin, 1)
                 returns, discounted = played(policy, env, asked.episodes, seed)
-                line = {"log": called, "algorithm": algorithm, "seed": seed, "updates": asked.updates or FIRST_LOOK}
+                line = {"log": called, "algorithm": label, "seed": seed, "updates": asked.updates or FIRST_LOOK}
                 line |= {"kinds": 1 if policy.agent.worlds is None else policy.members, "looked": asked.kinds is None}
                 line |= {"commit": commit(), "seconds": seconds, "logged": policy.logged, "returns": returns}
                 line |= {"discount": DISCOUNT, "discounted": discounted}
                 append_line(path, line)
-                print(f"{called}, seed {seed}, {algorithm}: {np.mean(returns):.1f}  ({seconds:.0f} s)", flush=True)
+                print(f"{called}, seed {seed}, {label}: {np.mean(returns):.1f}  ({seconds:.0f} s)", flush=True)
     print(json.dumps(write_summary(asked.out, made=True)))
 
 
