@@ -49,6 +49,7 @@ def main() -> None:
     path = asked.out / "episodes.jsonl"
     asked.out.mkdir(parents=True, exist_ok=True)
     done = {(line["log"], line["algorithm"], line["seed"]) for line in read_lines(path)} if path.exists() else set()
+    named = [*asked.set, *([f"{asked.updates} updates"] if asked.set and asked.updates else [])]
     settings = {name: float(value) for name, value in (pair.split("=") for pair in asked.set)}
     for name in asked.logs:
         log = apev.Dataset.load(name) if Path(name).suffix else apev.Dataset.example(name)
@@ -56,7 +57,7 @@ def main() -> None:
         env = str(log.source.get("environment") or ROBOTS[called.split("-")[0]])
         for seed in asked.seeds:
             for algorithm in asked.algorithms:
-                label = ", ".join([algorithm, *asked.set, *([f"{asked.updates} updates"] if asked.set and asked.updates else [])])
+                label = ", ".join([algorithm, *named])
                 if (called, label, seed) in done:
                     continue
                 begin = time.perf_counter()
