@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from agent_contract import KINDS, AgentContract, build, puzzle, sampler_of
@@ -30,7 +31,7 @@ from apev.agents import (
 from apev.agents.agent import in_todays_names
 from apev.agents.discrete.base import QAgent
 from apev.agents.distributional.base import CategoricalAgent
-from apev.data import Observations
+from apev.data import Batch, Observations
 from apev.files import FileError, read_json, write_json
 from apev.policy import Policy
 
@@ -207,7 +208,14 @@ def test_impossible_settings_are_refused(name: str, settings: dict[str, Any], me
 
 @pytest.mark.parametrize(
     "settings",
-    [{"surprise": "nonsense"}, {"likelihood": "nonsense"}, {"concentration": 0.0}, {"wildcards": -1}, {"floor": 0.5}],
+    [
+        {"surprise": "nonsense"},
+        {"likelihood": "nonsense"},
+        {"concentration": 0.0},
+        {"wildcards": -1},
+        {"wildcard_weight": 0.0},
+        {"floor": 0.5},
+    ],
     ids=lambda settings: next(iter(settings)),
 )
 def test_a_setting_that_cannot_work_is_refused_before_training(settings: dict[str, Any]) -> None:
@@ -414,6 +422,32 @@ def test_a_scale_stays_where_it_is_while_a_batch_says_nothing_about_it() -> None
         agent.track_scale(torch.full((2, 2), 4.0), agent.row_weights(steps(ONE_STEP, ONE_STEP))[1].T, 0.02)
     assert float(agent.scale[1]) == pytest.approx(2.0, rel=1e-3)
     assert float(agent.scale[0]) == 1.0
+
+
+def test_wildcards_of_little_weight_come_last() -> None:
+    config = APEVConfig(members=2, wildcards=2, wildcard_weight=0.1, hidden=(), floor=0.001)
+    agent = APEV(LAYOUT, config, num_groups=1)
+    for word in ("bayes", "commit", "hold"):
+        np.testing.assert_allclose(Policy(agent, word).belief, np.array([1, 1, 0.1, 0.1]) / 2.2, rtol=1e-6)
+    np.testing.assert_array_equal(Policy(agent, "uniform").belief, np.float32([0.25] * 4))
+    as_others = APEV(LAYOUT, replace(config, wildcard_weight=1.0), num_groups=1)
+    np.testing.assert_array_equal(Policy(as_others).belief, np.float32([0.25] * 4))
+
+
+def test_beliefs_of_training_begin_where_episodes_do() -> None:
+    config = APEVConfig(members=2, wildcards=1, wildcard_weight=0.1, hidden=(), floor=0.0, evidence_share=1.0)
+    agent = APEV(LAYOUT, config, num_groups=1)
+    rows = 400
+    nothing = Batch(
+        obs=Observations(torch.zeros(rows, 2)),
+        action=torch.zeros(rows, dtype=torch.int64),
+        reward=torch.zeros(rows),
+        next_obs=Observations(torch.zeros(rows, 2)),
+        terminated=torch.zeros(rows),
+        group=torch.zeros(rows, dtype=torch.int64),
+    )
+    drawn = agent.draw_beliefs(nothing, torch.zeros(rows, 3)).exp()  # steps that surprise nobody say nothing
+    torch.testing.assert_close(drawn, (torch.tensor([1, 1, 0.1]) / 2.1).expand(rows, 3))
 
 
 def test_calibration_leaves_wildcards_the_scale_of_the_others() -> None:

@@ -1,6 +1,6 @@
 """What the belief of a running policy does, in a word.
 
-"bayes"               follow the evidence by Bayes' rule, from the uniform belief on
+"bayes"               follow the evidence by Bayes' rule, from the agent's prior on: uniform, unless it has another
 "commit"              the same, but act on one member alone until another is ODDS times as believable: where changing one's
                       mind in mid-stride is a risk of its own
 "hold"                the same, but act on one member throughout an episode, the most believed at its start: with a belief that

@@ -326,7 +326,9 @@ class Policy:
         if self.behaviour.word.startswith("random-member"):
             return self._random_member(count)
         if self.behaviour.weights is None:
-            return beliefs.uniform(self.members, count, device)
+            prior = self.agent.prior() if self.behaviour.follows else None
+            alike = beliefs.uniform(self.members, count, device)
+            return alike if prior is None else beliefs.normalise(prior).expand(count, -1)
         weights = torch.tensor(self.behaviour.weights, device=device)
         if self.behaviour.word == "member":
             return beliefs.one_hot(weights.argmax().expand(count), self.members)

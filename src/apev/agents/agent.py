@@ -174,6 +174,10 @@ class Agent(nn.Module, ABC):
     ) -> Tensor:
         """[B, K]: how wrong each member was about this step; what belief.py turns into surprise."""
 
+    def prior(self) -> Tensor | None:
+        """Log-weights [K] of the members before any evidence; None: all alike."""
+        return None
+
     def log_evidence(
         self, step: Batch, log_belief: Tensor, features: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:

@@ -67,6 +67,9 @@ class APEVConfig(DQNConfig):
     One policy for all makes members alike; their own keeps them apart."""
     wildcards: int = 0
     """Extra members that see no picture, each explaining one kind of context found in the log."""
+    wildcard_weight: float = 1.0
+    """How believable a wildcard is before any evidence, beside a member that sees the picture. With less than 1 the policy goes
+    by what it sees, and by wildcards when that is refuted; `adapt="commit"` then tries one explanation after the other."""
     bootstrap: float = 0.8
     """Share of the contexts each member trains on; beliefs see the rest, and so learn what being wrong looks like."""
 
@@ -107,12 +110,22 @@ class APEV(QAgent):
             raise ValueError(f"concentration is {config.concentration}. Fix: a positive number.")
         if config.wildcards < 0:
             raise ValueError(f"wildcards is {config.wildcards}. Fix: 0 or more.")
+        if not 0 < config.wildcard_weight <= 1:
+            raise ValueError(f"wildcard_weight is {config.wildcard_weight}. Fix: above 0, at most 1.")
         super().check(config)
 
     @staticmethod
     def count_members(config: APEVConfig) -> int:
         """Members that see the picture, then wildcards."""
         return config.members + config.wildcards
+
+    def prior(self) -> Tensor | None:
+        """Wildcards weigh `wildcard_weight` before any evidence."""
+        if not self.config.wildcards or self.config.wildcard_weight == 1:
+            return None
+        weight = torch.ones(self.members, device=self.device)
+        weight[self.measured :] = self.config.wildcard_weight
+        return weight.log()
 
     def build(self, **more: Any) -> QEnsemble:
         """Networks that read the belief; the wildcards' see no picture."""
@@ -230,7 +243,9 @@ class APEV(QAgent):
         # their context, a tenth all of them.
         part = 1.25 * torch.rand(rows, 1, generator=draws, device=device) - 0.125
         seen = others & (torch.rand(rows, rows, generator=draws, device=device) < part)
-        evidence = normalise(seen.float() @ bayes.log_likelihood(errors).clamp_min(-1e4))
+        told = seen.float() @ bayes.log_likelihood(errors).clamp_min(-1e4)
+        prior = self.prior()
+        evidence = normalise(told if prior is None else told + prior)
         replaced = torch.rand(rows, 1, generator=draws, device=device) < c.evidence_share
         return bayes.apply_floor(torch.where(replaced & others.any(1, keepdim=True), evidence, drawn))
 

@@ -32,6 +32,7 @@ Rows = list[list[str]]  # a table of text, the first row its heading
 POLICY_NAMES = {
     "oracle": "Blind exact search",
     "ape-v": ALGORITHMS["ape-v"].label,
+    "ape-v-committed": "APE-V, committed",
     "ape-v-greedy": "APE-V, greedy",
     "ape-v-td3-bc": "APE-V on TD3+BC",
     "ape-v-printed": "APE-V as printed",
