@@ -429,9 +429,9 @@ def test_wildcards_of_little_weight_come_last() -> None:
     agent = APEV(LAYOUT, config, num_groups=1)
     for word in ("bayes", "commit", "hold"):
         np.testing.assert_allclose(Policy(agent, word).belief, np.array([1, 1, 0.1, 0.1]) / 2.2, rtol=1e-6)
-    np.testing.assert_array_equal(Policy(agent, "uniform").belief, np.float32([0.25] * 4))
+    np.testing.assert_array_equal(Policy(agent, "uniform").belief, np.full(4, 0.25))
     as_others = APEV(LAYOUT, replace(config, wildcard_weight=1.0), num_groups=1)
-    np.testing.assert_array_equal(Policy(as_others).belief, np.float32([0.25] * 4))
+    np.testing.assert_array_equal(Policy(as_others).belief, np.full(4, 0.25))
 
 
 def test_beliefs_of_training_begin_where_episodes_do() -> None:
