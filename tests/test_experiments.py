@@ -27,6 +27,7 @@ from apev.experiments.common import provenance
 from apev.experiments.locked_doors import ablation
 from apev.experiments.locked_doors import recipe as locked_doors
 from apev.experiments.locked_doors.episodes import TestEpisodes, oracle_rollout
+from apev.experiments.locked_doors.failures import failures
 from apev.experiments.locked_doors.paths import paths
 from apev.experiments.locked_doors.recipe import Recipe, limited, member_doors
 from apev.experiments.locked_doors.rooms import MOVES
@@ -272,6 +273,13 @@ def test_episodes_say_which_doors_were_tried_and_when() -> None:
     line = {"policy": "average", "start": [4, 1], "tries": chosen.tries(0)}
     found = paths([line, line | {"tries": [[2, 10]]}, line | {"tries": []}], Room())["average"]
     assert found == {"rooms": 2, "near_first": 0.5, "detour": 1.0, "second_tried": 1, "between": 10.0}
+
+
+def test_failures_say_whether_anybody_knew() -> None:
+    line = {"policy": "average", "success": False, "members_correct": 0, "stalled": True}
+    others = [line | {"members_correct": 2}, line | {"members_correct": 1, "stalled": False}, line | {"success": True}]
+    found = failures([line, *others, line | {"policy": "oracle", "members_correct": None}])
+    assert found == {"average": {"rooms": 4, "none_right": 1, "stalled": 1, "out_of_time": 1}}
 
 
 def test_the_oracle_always_gets_out_in_the_steps_it_expects() -> None:

@@ -36,6 +36,7 @@ from apev.experiments.common.charts import write_figures
 from apev.experiments.common.seeds import gather, keep_seed, missing, note_cost, open_folder
 from apev.experiments.common.tables import print_table, summarise
 from apev.experiments.locked_doors.episodes import TestEpisodes, oracle_rollout
+from apev.experiments.locked_doors.failures import failures
 from apev.experiments.locked_doors.filmstrip import write_filmstrip
 from apev.experiments.locked_doors.page import write_report
 from apev.experiments.locked_doors.paths import paths
@@ -287,6 +288,7 @@ def run(
         "title": title,
         "policies": summarise(episodes),
         "paths": paths(episodes, room),
+        "failures": failures(episodes),
         "members": recipe.config("ape-v").members,
         "meta": {
             "train_images": len(images.train_labels),

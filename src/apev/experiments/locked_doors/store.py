@@ -9,6 +9,7 @@ from typing import Any
 from apev.experiments.common.charts import write_figures
 from apev.experiments.common.tables import AGAIN, read_jsonl, summarise
 from apev.experiments.common.tables import stored as stored_file
+from apev.experiments.locked_doors.failures import failures
 from apev.experiments.locked_doors.page import write_report
 from apev.experiments.locked_doors.paths import paths
 from apev.experiments.locked_doors.rooms import Room
@@ -40,7 +41,7 @@ def store(folder: Path, out: Path) -> dict[str, Any]:
     write_lines(out / "episodes.jsonl.gz", lines["episodes.jsonl"])
     write_lines(out / "curves.jsonl", lines["curves.jsonl"])
     episodes = lines["episodes.jsonl"]
-    summary |= {"policies": summarise(episodes), "paths": paths(episodes, Room())}
+    summary |= {"policies": summarise(episodes), "paths": paths(episodes, Room()), "failures": failures(episodes)}
     summary["meta"] |= {"seeds": sorted({line["seed"] for line in episodes}), "parts": parts}
     write_json(out / "summary.json", summary)
     write_figures(out)
