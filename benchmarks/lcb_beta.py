@@ -20,7 +20,8 @@ from rich.console import Console
 from apev.agents import LCBConfig
 from apev.envs import ImageSet, load_images
 from apev.experiments.common.provenance import keep_answer
-from apev.experiments.locked_doors.recipe import PAPER_GAMMA, RECIPES, Entry, Recipe, limited, run
+from apev.experiments.locked_doors.recipe import limited, run
+from apev.experiments.locked_doors.scales import PAPER_GAMMA, RECIPES, Entry, Recipe
 from apev.machine import Machine
 
 

@@ -47,7 +47,7 @@ from apev.agents.registry import agent_of
 from apev.data import Dataset, Sampler
 from apev.envs import Room, collect, load_images
 from apev.experiments.common.provenance import keep_answer
-from apev.experiments.locked_doors.recipe import Recipe
+from apev.experiments.locked_doors.scales import Recipe
 from apev.machine import keep_memory
 from apev.progress import progress_bar
 

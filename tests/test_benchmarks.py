@@ -10,7 +10,7 @@ import pytest
 
 from apev.envs import load_images
 from apev.experiments.common.kinds import show
-from apev.experiments.locked_doors.recipe import Recipe
+from apev.experiments.locked_doors.scales import Recipe
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

@@ -29,13 +29,14 @@ from apev.experiments.locked_doors import recipe as locked_doors
 from apev.experiments.locked_doors.episodes import TestEpisodes, oracle_rollout
 from apev.experiments.locked_doors.failures import failures
 from apev.experiments.locked_doors.paths import paths
-from apev.experiments.locked_doors.recipe import Recipe, limited, member_doors
+from apev.experiments.locked_doors.recipe import limited, member_doors
 from apev.experiments.locked_doors.rooms import MOVES
+from apev.experiments.locked_doors.scales import RECIPES, Recipe
 from apev.experiments.locked_doors.store import store
 from apev.loop import Schedule
 
 IMAGES = load_images()
-SMOKE = locked_doors.RECIPES["smoke"]
+SMOKE = RECIPES["smoke"]
 NAMES = {"oracle", "ape-v", "ape-v-eval-only", "random-member", "average", "single", "lcb"}
 
 

@@ -40,7 +40,8 @@ class Demo(Machine):
         """Locked doors."""
         from apev.envs import load_images
         from apev.experiments.common.provenance import provenance
-        from apev.experiments.locked_doors.recipe import RECIPES, run
+        from apev.experiments.locked_doors.recipe import run
+        from apev.experiments.locked_doors.scales import RECIPES
 
         meta = provenance() | {"scale": "demo"}
         run(out, load_images(), RECIPES["demo"], device=self.device, resume=self.resume or _unfinished(out), meta=meta)

@@ -74,7 +74,8 @@ class LockedDoors(Machines):
         from apev.envs import load_images
         from apev.experiments.common.provenance import provenance
         from apev.experiments.locked_doors.cells import Asked, evaluations, trainings
-        from apev.experiments.locked_doors.recipe import TRAINED, begin, run
+        from apev.experiments.locked_doors.recipe import begin, run
+        from apev.experiments.locked_doors.scales import TRAINED
         from apev.experiments.locked_doors.store import store
 
         self.use()

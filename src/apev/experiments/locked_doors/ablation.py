@@ -12,7 +12,16 @@ from rich.console import Console
 from apev.agents import APEVConfig, DQNConfig
 from apev.envs import ImageSet
 from apev.experiments.locked_doors import recipe as locked_doors
-from apev.experiments.locked_doors.recipe import BEST, PAPER_GAMMA, PRINTED, TRAINED_OUT, Entry, Recipe
+from apev.experiments.locked_doors.scales import (
+    BEST,
+    CONFIGS,
+    PAPER_GAMMA,
+    POLICIES,
+    PRINTED,
+    TRAINED_OUT,
+    Entry,
+    Recipe,
+)
 from apev.loop import Schedule
 
 _PRINTED = replace(PRINTED, gamma=PAPER_GAMMA)
@@ -35,7 +44,7 @@ VARIANTS: dict[str, APEVConfig] = {
 }
 """Rows of the ablation, in order. Each + stands on the row above it, but for those with 10 members."""
 
-_ENSEMBLE = replace(locked_doors.CONFIGS["ensemble"], gamma=PAPER_GAMMA)
+_ENSEMBLE = replace(CONFIGS["ensemble"], gamma=PAPER_GAMMA)
 ENSEMBLES: dict[str, DQNConfig] = {
     "ensemble": _ENSEMBLE,
     "ensemble with masks": replace(_ENSEMBLE, bootstrap=BEST.bootstrap),
@@ -56,7 +65,7 @@ def ablation_recipe(updates: int, train_images: int | None, agents: Sequence[str
         configs=configs,
     )
     plain = ("ape-v-eval-only", "ape-v-eval-only-committed", "random-member-step", "average", "single")
-    policies = {name: Entry(name, "bayes") for name in VARIANTS} | {name: locked_doors.POLICIES[name] for name in plain}
+    policies = {name: Entry(name, "bayes") for name in VARIANTS} | {name: POLICIES[name] for name in plain}
     for name in ENSEMBLES:
         if name != "ensemble":
             policies[name.replace("ensemble", "eval only")] = Entry(name, "bayes")

@@ -15,18 +15,8 @@ from apev.data import Dataset
 from apev.envs import ImageSet, Room, load_images
 from apev.experiments.common.seeds import missing
 from apev.experiments.locked_doors.ablation import ablation_recipe
-from apev.experiments.locked_doors.recipe import (
-    POLICIES,
-    RECIPES,
-    Entry,
-    Recipe,
-    Scale,
-    agent_folder,
-    limited,
-    logs,
-    run_seed,
-    train_agent,
-)
+from apev.experiments.locked_doors.recipe import agent_folder, limited, logs, run_seed, train_agent
+from apev.experiments.locked_doors.scales import POLICIES, RECIPES, Entry, Recipe, Scale
 
 
 @dataclass(frozen=True)
