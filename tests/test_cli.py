@@ -194,7 +194,7 @@ def test_a_bar_shows_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_reader_that_stops_reading_is_no_error(words: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)  # as `| head` does when it has what it wants
-    done = subprocess.run([sys.executable, "-m", "apev.cli", *words], stdout=writer, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run([sys.executable, "-m", "apev", *words], stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert done.stderr == b""
     assert done.returncode in (1, 141)

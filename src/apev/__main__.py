@@ -1,0 +1,5 @@
+"""`python -m apev` is the `apev` command."""
+
+from apev.cli import main
+
+main()
