@@ -6,6 +6,7 @@ beyond doubt, and by something that matters.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -113,12 +114,17 @@ def better(one: Score, other: Score) -> Score:
     return Score(likelihood, squares, one.total)
 
 
-def score(models: WorldModels, rows: Rows, held: Tensor, guess: Tensor | None = None) -> tuple[Score, Score]:
+def score(
+    models: WorldModels, rows: Rows, held: Tensor, guess: Tensor | None = None, beside: WorldModels | None = None
+) -> tuple[Score, Score]:
     """Of the contexts [C] that are `held` out: (after their first steps, as if these had told no more than those of others).
 
     What the first steps of all of them say together is how common kinds are, and which network is good for everybody. What a
     row's own state and action say, `guess` [N, K], a policy sees as well: a network that is good in a region of states is no
     kind. First steps must tell more than both.
+
+    Where one model for all stands `beside`, either may predict as an even mixture with it. It learned from all rows, and is a
+    little more exact wherever kinds are alike; where kinds differ in a few rows alone, that would outweigh what these tell.
     """
     picked = held[rows.context].nonzero()[:, 0]
     part = Rows(
@@ -132,10 +138,13 @@ def score(models: WorldModels, rows: Rows, held: Tensor, guess: Tensor | None = 
     after = (~first).float()
     count = part.sums(after)[held].clamp_min(1)
     total = (part.y.square().clamp(max=9) * part.known).mean(0).clamp_min(1e-6)
+    of_one = None if beside is None else beside.evidence(beside.errors(part), part.known)[0]  # [n]
 
     def likely(belief: Tensor) -> Tensor:
-        """[c]: how likely the steps after the first are under log-beliefs [n, K], a row."""
-        return part.sums((belief + evidence).logsumexp(-1) * after)[held] / count
+        """[c]: how likely the steps after the first are under log-beliefs [n, K], a row; alone, or mixed with one model."""
+        alone = (belief + evidence).logsumexp(-1)
+        ways = [alone] if of_one is None else [alone, torch.logaddexp(alone, of_one) - math.log(2)]
+        return max((part.sums(way * after)[held] / count for way in ways), key=lambda found: float(found.mean()))
 
     def best(beliefs: list[Tensor]) -> Tensor:
         return max(beliefs, key=lambda belief: float(likely(belief).mean()))

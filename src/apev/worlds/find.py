@@ -254,7 +254,7 @@ def try_numbers(
             models.columns.copy_(pooled.columns)
             if number in attempts:
                 guess = guess_kind(rows, of_rows, len(names), updates=updates("tried", rows), seed=seed)
-                after, untold = score(models, rows, held, guess)
+                after, untold = score(models, rows, held, guess, beside=pooled)
                 attempts[number].append(Attempt(models, base, better(base, untold), after))
     found = {number: compare(tries) for number, tries in attempts.items() if tries}
     told = tuple(result[0] for result in found.values())
