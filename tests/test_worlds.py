@@ -123,7 +123,7 @@ def test_rare_ends_are_no_kinds(seed: int) -> None:
 
 def test_kinds_that_few_rows_tell_apart_are_kinds() -> None:
     """One row in fourteen tells them. In the others one model for all is a little more exact, which must not outweigh it."""
-    found = apev.kinds(drives(), most=3, console=QUIET)
+    found = apev.kinds(drives(), most=2, console=QUIET)
     assert sorted(found.sizes) == [20, 20]
     assert found.kind[::2].tolist() == [found.kind[0]] * 20
 
