@@ -21,9 +21,8 @@ from apev.envs.fleet.customers import customers_log, exact_values
 from apev.worlds.files import load as load_kinds
 from apev.worlds.files import save as save_kinds
 from apev.worlds.find import bounded, splits
-from apev.worlds.models import WorldModels
 from apev.worlds.regression import Sums, mixtures
-from apev.worlds.rows import Rows, Units
+from apev.worlds.rows import Rows
 
 QUIET = Console(quiet=True)
 VERDICTS = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "verdicts.py"))
@@ -126,17 +125,6 @@ def test_kinds_that_few_rows_tell_apart_are_kinds() -> None:
     found = apev.kinds(drives(), most=2, console=QUIET)
     assert sorted(found.sizes) == [20, 20]
     assert found.kind[::2].tolist() == [found.kind[0]] * 20
-
-
-def test_what_every_kind_explains_badly_says_nothing_however_long_it_lasts() -> None:
-    """A machine that hangs still, which no log shows: networks are wrong there by chance, and steadily."""
-    models = WorldModels(2, Units(3, 1, 0))
-    models.least.fill_(-2.0)
-    errors, known = torch.tensor([[[5.0], [0.5]], [[9.0], [9.0]]]), torch.ones(2, 1)  # [K, rows, columns]
-    told = models.evidence(errors, known)
-    assert torch.equal(told[:, 0], torch.tensor([-2.0, -2.0]))
-    assert told[0, 1] == pytest.approx(-2 * np.log1p(0.25 / 3))
-    assert told[1, 1] == -2.0
 
 
 def test_every_kind_that_was_asked_for_has_a_context() -> None:

@@ -62,7 +62,7 @@ def calibrate(models: WorldModels, rows: Rows, kind: Tensor, held_out: Tensor) -
     if not len(judged):
         return ()
     models.least.fill_(float(np.quantile(evidence[judged, own[judged]].numpy(), RARE)))
-    evidence = torch.maximum(evidence, models.least)
+    evidence = torch.logaddexp(evidence, models.least)
     told, others = windows(rows, kind, held_out, evidence)
     if not len(told):
         return ()

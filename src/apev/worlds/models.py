@@ -1,13 +1,13 @@
 """Models of worlds: K small networks that each say how likely a transition is, p_k(s', r, end | s, a).
 
     l_k            = -(E / O) sum over columns o of (nu + 1) / 2 log(1 + (y_o - f_ko(x))^2 / (nu sigma_o^2))
-    log p_k(y | x) = (1 / T) max(l_k, l_0)
+    log p_k(y | x) = (1 / T) log(exp(l_k) + exp(l_0))
 
 Student's t has heavy tails, so that no single surprise decides; sigma_o is what held-out rows leave unexplained, the same for
 all kinds: only the error counts, never how sure a model is of itself. Columns are not independent: E of O count (the effective
 number of columns, from the correlation of errors), and the temperature T makes the belief as often right as it says. l_0 is how
-badly the right model does once in twenty rows: what every kind explains worse than that (a robot on its back, a pendulum that
-hangs still, which no log shows) says nothing about the kind, however long it lasts.
+badly the right model does once in twenty rows: what every kind explains worse than that (a robot on its back, which no log
+shows) says nothing about the kind.
 
 The networks of the kinds are a shared one and a small difference each, held near 0 while they train: what the kinds have in
 common is learned from all rows, and a kind differs where its own rows say so.
@@ -76,7 +76,7 @@ class WorldModels(nn.Module):
         """[...]: from errors [..., O] of predictions; columns that are not known say nothing."""
         surprise = (errors / self.sigma).square().div(NU).log1p().mul((NU + 1) / 2)
         told = -(surprise * known).sum(-1) * self.columns
-        return torch.maximum(told, self.least) / self.temperature
+        return torch.logaddexp(told, self.least) / self.temperature
 
     @torch.no_grad()
     def of_rows(self, rows: Rows) -> Tensor:
