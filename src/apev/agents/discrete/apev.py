@@ -244,7 +244,7 @@ class APEV(QAgent):
         part = 1.25 * torch.rand(rows, 1, generator=draws, device=device) - 0.125
         seen = others & (torch.rand(rows, rows, generator=draws, device=device) < part)
         told = seen.float() @ bayes.log_likelihood(errors).clamp_min(-1e4)
-        prior = self.prior()
+        prior = self.prior() if c.wildcards else None
         evidence = normalise(told if prior is None else told + prior)
         replaced = torch.rand(rows, 1, generator=draws, device=device) < c.evidence_share
         return bayes.apply_floor(torch.where(replaced & others.any(1, keepdim=True), evidence, drawn))
