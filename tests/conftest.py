@@ -11,6 +11,7 @@ LONG = (
     "benchmarks",
     "readme",
     "cells",
+    "worlds",
     "d4rl",
     "experiments",
     "data_spread",
